@@ -52,9 +52,11 @@ def main() -> None:
     from dlplacer.measure.run_report import NOISY
 
     job = dp.load_job(arguments.model, batch_size=arguments.batch_size)
-    beside = {} if split_plan is None else {"split": split_plan}
-    report = dp.run(job, result.plan, devices, steps=arguments.steps, beside=beside).report
-    (arguments.output / "run.json").write_text(json.dumps(report.to_dict(), indent=2) + "\n")
+    report = dp.run(job, result.plan, devices, steps=arguments.steps).report
+    split = None if split_plan is None else dp.run(job, split_plan, devices, steps=arguments.steps).report
+    for name, found in (("run", report), ("run_split", split)):
+        if found is not None:
+            (arguments.output / f"{name}.json").write_text(json.dumps(found.to_dict(), indent=2) + "\n")
 
     heads = ("one training step", "seconds", f"half of {report.steps} steps", "speedup")
     table = Table(*heads, title=f"{arguments.model}, batch {arguments.batch_size}")
@@ -72,7 +74,6 @@ def main() -> None:
     base_s = report.baseline_s
     row("predicted: planned, costs of this run", report.predicted_s, base_s)
     row("measured: planned", report.measured_s, base_s, report.measured_quartiles_s)
-    split = report.beside.get("split")
     if split is not None and split_plan is not None:
         count = len({op.origin for op in split_plan.graph.ops if op.origin})
         row(f"plan: {count} ops split", split_plan.makespan_s, serial_s)

@@ -18,7 +18,7 @@ from dlplacer.files.graph_file import GraphFile
 from dlplacer.files.load import load_graph, load_plan, load_topology
 from dlplacer.files.plan_file import PlanFile, ProblemFile
 from dlplacer.files.topology_file import TopologyFile
-from dlplacer.measure.run_report import DeviceUse, Figures, Offender, RunReport
+from dlplacer.measure.run_report import RunReport
 from dlplacer.measure.selftest import Check, Selftest
 from dlplacer.planning.compare import compare
 from dlplacer.planning.hybrid.epochs import EpochsFile, read_epochs
@@ -107,7 +107,7 @@ def test_every_field_of_a_file_is_documented() -> None:
 
 def test_every_field_that_a_command_prints_is_documented() -> None:
     text = (DOCS / "reference" / "printed.md").read_text(encoding="utf-8")
-    records = RunReport, Figures, DeviceUse, Offender, Check
+    records = RunReport, Check
     graph, machine = load_graph("inception_v3-infer"), load_topology("dgx1-v100-2gpu")
     printed = {**place(graph, machine, method="list").to_dict(), **compare(graph, machine, methods=["list"]).to_dict()}
     names = {field.name for record in records for field in dataclasses.fields(record)}

@@ -265,7 +265,6 @@ apply.job  any  the `Job` of the plan: same module, shapes, dtypes and mode
 entry  text  ``module:callable``, as on the command line; the module is imported
 args  any  inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference
 op  text  id of an op of the plan
-beside  table  name → another plan of the same job, whose steps alternate with those of the plan
 found  any  the result of `pipeline`
 held  any  constraints of the step, which hold for every copy of an op
 rewrites  names  names of the rewrites of the capture; None means the usual ones

@@ -80,7 +80,8 @@ def profile(
     """
     from dlplacer.planning.coarsen import coarsen
     from dlplacer.runtime.devices.open import in_host_memory
-    from dlplacer.runtime.profile.op_times import calibrate, profile_ops, timed_capture, with_measured_times
+    from dlplacer.runtime.profile.machine_times import calibrate
+    from dlplacer.runtime.profile.op_times import profile_ops, timed_capture, with_measured_times
 
     if isinstance(job, (str, PathLike)) and is_onnx(str(job)):
         return _profiled_onnx(job, names_of(devices), step.get("dims", ()), steps, warmup)
@@ -148,7 +149,6 @@ def run(
     *,
     steps: int | None = None,
     warmup: int = 3,
-    beside: Mapping[str, PlanLike] | None = None,
     segments: str = "eager",
     compile_baseline: bool | None = None,
     replicas: int | None = None,
@@ -193,11 +193,10 @@ def run(
         }
         whole = job_of(job, options if size is None else {**options, "batch_size": size * count})
         return run_over_ranks(whole, plan, here, steps, warmup, on_progress, replicas=count, segments=segments, **over)
-    others = {name: plan_of(other, f"beside[{name!r}]") for name, other in (beside or {}).items()}
     from dlplacer.measure.run_plan import run as run_plan
 
     job = job_of(job, options)
-    return run_plan(job, plan, here, steps, warmup, others, on_progress, segments=segments, compiled=compile_baseline)
+    return run_plan(job, plan, here, steps, warmup, on_progress, segments=segments, compiled=compile_baseline)
 
 
 def is_onnx_plan(plan: Plan) -> bool:
@@ -277,7 +276,7 @@ def _profiled_onnx(
     path: str | PathLike[str], devices: Sequence[str], dims: Mapping[str, int] | Sequence[str], steps: int, warmup: int
 ) -> OpGraph:
     from dlplacer.frontend.onnx import onnx_graph
-    from dlplacer.runtime.onnx.session_times import profile_onnx
+    from dlplacer.runtime.onnx.run_cut_model import profile_onnx
     from dlplacer.runtime.profile.op_times import with_measured_times
 
     for device in devices:

@@ -151,8 +151,6 @@ def _run(done: "Run") -> Iterator[Block]:
 
     yield done.report.conclusion
     yield shown_figures(done.report)
-    record = done.to_dict()
-    yield from tables({name: record[name] for name in ("use", "offenders")})
 
 
 def _explanation(found: "Explanation") -> Iterator[Block]:

@@ -285,7 +285,7 @@ def run(given: Given) -> int:
         job, options = completed(job, plan, job_options(given))
         devices = _process_per_gpu(given, options.get("mode"))
         if over_ranks(plan, devices.split(","), given.replicas) and "RANK" not in os.environ:
-            from dlplacer.runtime.distributed.ranks import parse_ranks, run_as_ranks
+            from dlplacer.runtime.distributed.group import parse_ranks, run_as_ranks
 
             count = parse_ranks(plan, devices.split(","), given.replicas or replicas_of(plan)).count
             return run_as_ranks(count, [*given.words, "--devices", devices])
@@ -303,7 +303,7 @@ def run(given: Given) -> int:
 
 def _process_per_gpu(given: Given, mode: str | None) -> str:
     """Devices with ranks for several GPUs, unless ranks are named or one process is asked for."""
-    from dlplacer.runtime.distributed.ranks import rank_per_gpu
+    from dlplacer.runtime.distributed.group import rank_per_gpu
 
     devices: str = given.devices
     alone = given.one_process or given.replicas is not None or mode == "infer"

@@ -11,14 +11,10 @@ from dlplacer.frontend.torch.job import flat_inputs
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.measure.steps import OneProcess, PlacedJob
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.runtime.distributed.ranks import NETWORK
+from dlplacer.runtime.distributed.group import NETWORK
 from dlplacer.runtime.profile.machine_times import issue_time_s
-from dlplacer.runtime.profile.op_times import with_measured_times
-from dlplacer.runtime.profile.own_steps import OwnStep, side_by_side
-from dlplacer.runtime.profile.statistic import OpTimes, typical
+from dlplacer.runtime.profile.op_times import OpTimes, OwnStep, side_by_side, typical, with_measured_times
 
-_SHORT_S = 0.1
-"""Of a shorter step one goes ahead that is not kept, as the step before it has filled the caches."""
 _ROUNDS = 3
 
 
@@ -26,16 +22,9 @@ _ROUNDS = 3
 class Prediction:
     """The step of the plan of the slowest replica, in seconds.
 
-    Attributes
-    ----------
-    alone_s, busy_s
-        Its ops while no other device works, and as the plan has them side by side; a replica's mean.
-    contention
-        Op times while all used devices work ÷ alone: the most that devices slow each other.
-    host_s
-        A step before the devices start and after they end, which the plan does not have.
-    dispatch_s
-        Issuing an op, where the Python process feeds the devices; 0 for CPU cores.
+    `alone_s` and `busy_s` are its ops while no other device works, and as the plan has them side by side, a replica's
+    mean; `contention` is what they take while all used devices work ÷ alone. `host_s` passes before the devices start
+    and after they end. `dispatch_s` is an issue of an op by a process that feeds devices; 0 for cores.
     """
 
     plan: Plan
@@ -44,11 +33,6 @@ class Prediction:
     contention: float
     host_s: float
     dispatch_s: float
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of a step."""
-        return self.plan.makespan_s + self.host_s
 
 
 class Predictor:
@@ -114,8 +98,8 @@ class Predictor:
         steps = [self._own[name] for name in names]
         if not steps:
             return
-        plain = side_by_side(lambda step: step.plain(), steps, keeps_busy=True)
-        if max(plain) < _SHORT_S:
+        # One goes ahead that is not kept, as the step before it has filled the caches.
+        for _ in range(2):
             plain = side_by_side(lambda step: step.plain(), steps, keeps_busy=True)
         recorded = side_by_side(lambda step: step.recorded(), steps, keeps_busy=True)
         for name, times, seconds in zip(names, recorded, plain, strict=True):

@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
@@ -17,19 +17,10 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.micro_batches import part_of
 from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.measure.prediction import Prediction, Predictor, used_devices
-from dlplacer.measure.run_report import (
-    Figures,
-    Run,
-    RunReport,
-    conclusion,
-    device_uses,
-    losses_of,
-    worst_offenders,
-)
+from dlplacer.measure.run_report import Run, RunReport, conclusion, losses_of
 from dlplacer.measure.steps import (
     BASELINE,
     Baselines,
-    Differences,
     OneProcess,
     PlacedJob,
     Recording,
@@ -37,19 +28,15 @@ from dlplacer.measure.steps import (
     home_of_all,
     made_baselines,
     measured_plan,
-    median_op_times,
     median_recording,
 )
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut
-from dlplacer.runtime.devices.cpu import reserve_heap
-from dlplacer.runtime.devices.open import in_host_memory
-from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce
 from dlplacer.runtime.distributed.rank_module import apply_in_group, opened_group, require_replicas, settings_of
-from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
+from dlplacer.runtime.distributed.replicate import COLLECTIVE, DEFAULT_BUCKET_BYTES, replicated_plan
 from dlplacer.runtime.placed.apply import apply, capture_as_planned, of_captured_ops, require_captured
-from dlplacer.runtime.profile.statistic import quartiles
+from dlplacer.runtime.profile.op_times import quartiles
 
 LIMIT_S = 60.0
 """For the timed steps of a configuration, unless their number is given."""
@@ -74,17 +61,10 @@ def alternated_times(
     Each warms up first: at least `warmup` times, and on until two in a row differ by less than 3 %, at most twelve
     times. An untimed step precedes each short one, because the step before has filled the caches with its own data.
     Without a `count` there are 5 to 40 rounds, until the quartiles of all compared steps are sure to 3 % of their
-    median; none begins that would end after a minute.
+    median; none begins that would end after a minute. Steps that are not `compared` only take turns.
 
-    Parameters
-    ----------
-    compared
-        Steps that get an untimed step first and must become sure; others only take turns.
-    timed
-        Runs a step and returns its seconds. These alone decide the number of rounds, so processes with equal seconds
-        stay together.
-    on_round
-        Called with the number of each round, and the share of the time or of the rounds that is over.
+    `timed` runs a step and returns its seconds, which alone decide the number of rounds, so processes with equal
+    seconds stay together. `on_round` hears the number of each round, and the share of the time or rounds that is over.
     """
     compared = set(compared)
     ahead = {name: _warm_up(step, warmup, timed) for name, step in steps.items()}
@@ -135,25 +115,20 @@ _MAIN = "placed"
 _RECORDED = 5
 
 
-def silent(what: str, share: float | None) -> None:
-    """A `StepReport` to nobody."""
-
-
 def run(
     job: Job,
     plan: Plan,
     devices: Mapping[str, str] | Sequence[str],
     steps: int | None = None,
     warmup: int = 3,
-    beside: Mapping[str, Plan] | None = None,
-    on_progress: StepReport = silent,
+    on_progress: StepReport = lambda what, share: None,
     segments: str = "eager",
     compiled: bool | None = None,
 ) -> Run:
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
 
     The prediction is made anew: links are timed, and alternating with the steps of the placed module every device runs
-    its own ops (`Predictor`). `Figures.plan_makespan_s` is what the plan itself promised, under the costs that it was
+    its own ops (`Predictor`). `RunReport.plan_makespan_s` is what the plan itself promised, under the costs that it was
     made with. No device gets a tensor that the plan does not put there, unless all of the model fits on one.
 
     Parameters
@@ -162,27 +137,16 @@ def run(
         Timed steps, by default 5 to 40 for a stable median within a minute; and the least warm-up steps.
     compiled
         True to time ``torch.compile`` on one device; by default if segments are compiled or captured.
-    beside
-        Name → another plan of the same job, on devices of the same names; its steps alternate with those of the plan.
     segments
         As in `dlplacer.apply`.
 
     Raises what `dlplacer.apply` and `PlacedModule.step` raise.
     """
     compiled = segments != "eager" if compiled is None else compiled
-    reference = copy.deepcopy(job.module) if beside or home_of_all(plan) else job.module
-    with ExitStack() as stack:
-
-        def placed(job: Job, plan: Plan) -> PlacedJob:
-            module = stack.enter_context(closing(apply(job, plan, devices, segments=segments)))
-            return PlacedJob(module, [job])
-
-        others = {
-            name: placed(replace(job, module=copy.deepcopy(reference)), other) for name, other in (beside or {}).items()
-        }
-        main = placed(job, plan)
-        group = OneProcess(main.devices)
-        return measure(main, others, reference, group, steps, warmup, on_progress, compiled)
+    reference = copy.deepcopy(job.module) if home_of_all(plan) else job.module
+    with closing(apply(job, plan, devices, segments=segments)) as module:
+        main = PlacedJob(module, [job])
+        return measure(main, reference, OneProcess(main.devices), steps, warmup, on_progress, compiled)
 
 
 def run_over_ranks(
@@ -191,7 +155,7 @@ def run_over_ranks(
     devices: Mapping[str, str] | Sequence[str],
     steps: int | None = None,
     warmup: int = 3,
-    on_progress: StepReport = silent,
+    on_progress: StepReport = lambda what, share: None,
     *,
     replicas: int = 1,
     cut: bool = True,
@@ -213,15 +177,14 @@ def run_over_ranks(
     with opened_group(plan, devices, replicas, timeout_s) as (group, opened):
         group.require_same(settings_of(job, plan, group) | {"steps": steps, "warm-up": warmup, "cut": cut})
         parts = [part_of(job, number, BatchCut(replicas)) if cut else job for number in range(replicas)]
-        whole = job if cut and replicas > 1 else None
         line = measured_all_reduce(group)
         made = None if group.rank else _replicated(parts[0], plan, replicas, bucket_bytes, line)
         planned = read_plan(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
         reference = copy.deepcopy(job.module) if home_of_all(planned) else job.module
         with closing(apply_in_group(parts[group.replica], planned, group, opened, segments)) as module:
             processes = SeveralProcesses(group, opened, line)
-            placed = PlacedJob(module, parts, whole, group.replica)
-            return measure(placed, {}, reference, processes, steps, warmup, on_progress)
+            placed = PlacedJob(module, parts, group.replica)
+            return measure(placed, reference, processes, steps, warmup, on_progress)
 
 
 def _replicated(job: Job, plan: Plan, replicas: int, bucket_bytes: int, line: AlphaBeta) -> Plan:
@@ -235,7 +198,6 @@ def _replicated(job: Job, plan: Plan, replicas: int, bucket_bytes: int, line: Al
 
 def measure(
     main: PlacedJob,
-    others: Mapping[str, PlacedJob],
     reference: nn.Module,
     group: OneProcess,
     steps: int | None,
@@ -245,24 +207,13 @@ def measure(
 ) -> Run:
     """Compare the numbers of a step, time steps and predict them, and record some; the same on every process.
 
-    Parameters
-    ----------
-    others
-        Name → another plan of the job, with a copy of the module of its own; its steps alternate with those of `main`.
-    reference
-        A copy of the job's module as it was before the job was placed; plain PyTorch trains it.
+    `reference`: a copy of the job's module as it was before the job was placed; plain PyTorch trains it.
     """
-    candidates = {_MAIN: main, **others}
-    if in_host_memory(main.devices.values()) and home_of_all(main.placed.plan):
-        # Where the tensors of one step lay in large pages and those of another in small ones, they would differ by
-        # that, for VGG-19 by a third: the steps of the plans, of their devices on their own, and of plain PyTorch.
-        reserve_heap((2 + len(candidates)) * sum(op.footprint_bytes for op in main.placed.plan.graph.ops))
     on_progress("numbers against plain PyTorch", None)
-    baselines = made_baselines(candidates, reference, group, compiled)
-    predictors = {name: Predictor(placed, group) for name, placed in candidates.items()}
+    baselines = made_baselines(main, reference, group, compiled)
+    predictor = Predictor(main, group)
     # What is compared comes one after the other: a machine's speed may change several times in a round.
-    compared = {**baselines.steps, **{name: placed.step for name, placed in candidates.items()}}
-    samples = {f"ops of {name}": predictor.sample for name, predictor in predictors.items()}
+    compared = {**baselines.steps, _MAIN: main.step}
 
     def timed(step: Callable[[], object]) -> float:
         """Seconds of a step: the mean over all processes for the baseline, that of the slowest process otherwise."""
@@ -276,25 +227,15 @@ def measure(
         on_progress(f"step {number + 1}", share)
 
     on_progress("warming up", None)
-    times = alternated_times({**compared, **samples}, compared, steps, warmup, timed, told)
+    times = alternated_times({**compared, "ops": predictor.sample}, compared, steps, warmup, timed, told)
     on_progress("recording steps", None)
-    recordings = {name: placed.recorded(min(len(times[name]), _RECORDED), group) for name, placed in candidates.items()}
-    predictions = {
-        name: predictor.predict(median(each.wall_s - each.length_s for each in recordings[name]))
-        for name, predictor in predictors.items()
-    }
-    figures = {
-        name: _figures(
-            placed.placed.plan, predictions[name], times[name], times.get(BASELINE), baselines.differences[name], group
-        )
-        for name, placed in candidates.items()
-    }
-    return _run(main, figures, predictions[_MAIN], recordings[_MAIN], times, baselines, group)
+    recordings = main.recorded(min(len(times[_MAIN]), _RECORDED), group)
+    prediction = predictor.predict(median(each.wall_s - each.length_s for each in recordings))
+    return _run(main, prediction, recordings, times, baselines, group)
 
 
 def _run(
     main: PlacedJob,
-    figures: dict[str, Figures],
     prediction: Prediction,
     recordings: Sequence[Recording],
     times: Times,
@@ -302,59 +243,41 @@ def _run(
     group: OneProcess,
 ) -> Run:
     predicted, measured = prediction.plan, measured_plan(prediction.plan, median_recording(recordings))
-    line, differences = group.all_reduce or AlphaBeta(0.0, 0.0), baselines.differences[_MAIN]
+    line, predicted_s = group.all_reduce or AlphaBeta(0.0, 0.0), predicted.makespan_s + prediction.host_s
+    measured_s = median(times[_MAIN])
     rivals: dict[str, Any] = {f"{name}_s": median(times[name]) for name in baselines.steps}
     rivals |= {f"{name}_quartiles_s": quartiles(times[name]) for name in baselines.steps}
-    devices, losses = group.replicas * len(used_devices(predicted)), dict[str, float]()
+    devices = group.replicas * len(used_devices(predicted))
+    if baselines.compared is not None:
+        rivals["max_abs_error"], rivals["largest_number"] = baselines.compared
     if BASELINE in times:
+        baseline_s = rivals["baseline_s"]
         spent = prediction.alone_s, prediction.busy_s, predicted.makespan_s, prediction.host_s
-        losses = losses_of(rivals["baseline_s"], *spent, group.replicas / devices)
+        rivals |= {
+            "predicted_speedup": group.replicas * baseline_s / predicted_s,
+            "measured_speedup": group.replicas * baseline_s / measured_s,
+            "runtime_factor": prediction.alone_s / baseline_s,
+            "noise": spread(times[BASELINE]),
+            "losses": losses_of(baseline_s, *spent, group.replicas / devices),
+        }
     report = RunReport(
-        **vars(figures.pop(_MAIN)),
+        predicted_s=predicted_s,
+        measured_s=measured_s,
+        plan_makespan_s=main.placed.plan.makespan_s,
+        prediction_error=abs(predicted_s - measured_s) / measured_s,
+        measured_quartiles_s=quartiles(times[_MAIN]),
+        contention_factor=prediction.contention,
         devices=group.devices,
         steps=len(times[_MAIN]),
         segments=main.placed.segments,
         **rivals,
         left_out=tuple(baselines.left_out),
-        noise=spread(times[BASELINE]) if BASELINE in times else None,
-        losses=losses,
-        draws=differences.draws,
         host_s=prediction.host_s,
         dispatch_s=prediction.dispatch_s,
-        use=device_uses(predicted, measured),
-        offenders=worst_offenders(predicted, median_op_times(recordings)),
-        beside=figures,
         replicas=group.replicas,
         ranks=len(group.replica_of),
-        full_batch_error=differences.full_batch_error,
         all_reduce_latency_s=line.latency_s,
         all_reduce_s_per_byte=line.s_per_byte,
         buckets=sum(op.kind == COLLECTIVE for op in predicted.graph.ops),
     )
     return Run(replace(report, conclusion=conclusion(report, devices)), predicted, measured)
-
-
-def _figures(
-    plan: Plan,
-    prediction: Prediction,
-    measured: Sequence[float],
-    baseline: Sequence[float] | None,
-    differences: Differences,
-    group: OneProcess,
-) -> Figures:
-    """The figures of one plan, from the seconds of its steps and of those of plain PyTorch in the same rounds."""
-    predicted_s, measured_s = prediction.step_s, median(measured)
-    baseline_s = None if baseline is None else median(baseline)
-    return Figures(
-        predicted_s=predicted_s,
-        measured_s=measured_s,
-        plan_makespan_s=plan.makespan_s,
-        predicted_speedup=None if baseline_s is None else group.replicas * baseline_s / predicted_s,
-        measured_speedup=None if baseline_s is None else group.replicas * baseline_s / measured_s,
-        prediction_error=abs(predicted_s - measured_s) / measured_s,
-        max_abs_error=differences.max_abs_error,
-        largest_number=differences.largest_number,
-        measured_quartiles_s=quartiles(measured),
-        runtime_factor=None if baseline_s is None else prediction.alone_s / baseline_s,
-        contention_factor=prediction.contention,
-    )

@@ -17,61 +17,24 @@ if TYPE_CHECKING:
 NOISY = 0.1
 """Noise above which a machine is called noisy: quiet ones stay below 5 %."""
 _NO_LOSS = 0.03
-
-
 Quartiles = tuple[float, float]
-"""First and third."""
-
-_LISTED = 10
-_DIFFERENCES = {
-    "max_abs_error": "largest difference to plain PyTorch",
-    "full_batch_error": "largest difference to the full batch",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceUse:
-    """Seconds of a step in which a device computes, and in which it does not."""
-
-    device: str
-    predicted_busy_s: float
-    predicted_idle_s: float
-    measured_busy_s: float
-    measured_idle_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Offender:
-    """An op whose measured time differs from the predicted one."""
-
-    op: str
-    kind: str
-    module: str | None
-    device: str
-    predicted_s: float
-    measured_s: float
-
-    @property
-    def difference_s(self) -> float:
-        """Measured less predicted."""
-        return self.measured_s - self.predicted_s
 
 
 @dataclass(frozen=True)
-class Figures:
-    """The measurements of one plan in seconds per step; docs/reference/printed.md explains each field.
+class RunReport:
+    """A run's measurements beside the prediction, in seconds per step; docs/reference/printed.md explains each field.
 
     Attributes
     ----------
     predicted_s, measured_s
-        The plan replayed under costs of the same run, `RunReport.host_s` added; median of the placed steps, each on its
-        slowest process.
+        The plan replayed under costs of the same run, `host_s` added; median of the placed steps, each on its slowest
+        process.
     predicted_speedup, measured_speedup
-        Replicas × `RunReport.baseline_s` ÷ each: they differ by the error of the prediction alone. They are
-        None, as is every figure that needs plain PyTorch, if it fits on no device.
+        Replicas × `baseline_s` ÷ each: they differ by the error of the prediction alone. They are None, as is every
+        figure that needs plain PyTorch, if it fits on no device.
     max_abs_error
         Largest difference of the loss and of any gradient to plain PyTorch in one process, which takes the mean over
-        the replicas' parts; with an optimizer, of the loss and of any updated parameter.
+        the replicas' parts; with an optimizer, of the loss and of any updated parameter. None for random steps.
     largest_number
         The largest absolute value among these numbers of plain PyTorch.
     """
@@ -79,6 +42,8 @@ class Figures:
     predicted_s: float
     measured_s: float
     plan_makespan_s: float
+    devices: tuple[str, ...]
+    steps: int
     predicted_speedup: float | None = None
     measured_speedup: float | None = None
     prediction_error: float = 0.0
@@ -87,19 +52,6 @@ class Figures:
     measured_quartiles_s: Quartiles | None = None
     runtime_factor: float | None = None
     contention_factor: float = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunReport(Figures):
-    """A run's measurements beside the prediction; docs/reference/printed.md explains each field.
-
-    `use` is per device of the plan; the measured figures come from recorded steps. Over ranks they are of the first
-    replica, whose network is busy while it waits for the others. `beside`: name → figures of another plan of the same
-    job, whose steps alternated with those of this one.
-    """
-
-    devices: tuple[str, ...]
-    steps: int
     step: str = "joint"
     segments: str = "eager"
     baseline_s: float | None = None
@@ -112,15 +64,10 @@ class RunReport(Figures):
     noise: float | None = None
     conclusion: str = ""
     losses: Mapping[str, float] = field(default_factory=dict)
-    draws: str = "none"
     host_s: float = 0.0
     dispatch_s: float = 0.0
-    use: tuple[DeviceUse, ...] = ()
-    offenders: tuple[Offender, ...] = ()
-    beside: Mapping[str, Figures] = field(default_factory=dict)
     replicas: int = 1
     ranks: int = 1
-    full_batch_error: float | None = None
     all_reduce_latency_s: float = 0.0
     all_reduce_s_per_byte: float = 0.0
     buckets: int = 0
@@ -139,10 +86,9 @@ class RunReport(Figures):
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer run --json`` prints, in which a difference that is no number is a text."""
         found = asdict(self)
-        for figures in (found, *found["beside"].values()):
-            for name in {*_DIFFERENCES, "largest_number"} & figures.keys():
-                if figures[name] is not None and not math.isfinite(figures[name]):
-                    figures[name] = str(figures[name])
+        for name in ("max_abs_error", "largest_number"):
+            if found[name] is not None and not math.isfinite(found[name]):
+                found[name] = str(found[name])
         return found
 
 
@@ -275,10 +221,6 @@ class Run(Shown):
         return pandas.DataFrame(rows, columns=list(names))
 
 
-def _times(value: float) -> str:
-    return f"{value:.3f}x"
-
-
 def _percent(value: float) -> str:
     return f"{100 * value:.2f} %"
 
@@ -289,22 +231,18 @@ _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
     "measured_s": ("step, measured", format_seconds),
     "prediction_error": ("error of the prediction", _percent),
     "plan_makespan_s": ("step, as planned earlier", format_seconds),
-    "measured_speedup": ("speedup over plain PyTorch on one device", _times),
-    "predicted_speedup": ("speedup, predicted", _times),
+    "measured_speedup": ("speedup over plain PyTorch on one device", "{:.3f}x".format),
+    "predicted_speedup": ("speedup, predicted", "{:.3f}x".format),
     "baseline_s": ("plain PyTorch, one device", format_seconds),
     "compiled_s": ("torch.compile, one device", format_seconds),
     "eager_all_cores_s": ("plain PyTorch, all cores", format_seconds),
-    "runtime_factor": ("runtime factor: placed on one device ÷ plain PyTorch", _times),
-    "contention_factor": ("contention factor: ops side by side ÷ alone", _times),
+    "runtime_factor": ("runtime factor: placed on one device ÷ plain PyTorch", "{:.3f}x".format),
+    "contention_factor": ("contention factor: ops side by side ÷ alone", "{:.3f}x".format),
     "noise": ("noise: quartiles of plain PyTorch, apart", _percent),
     "host_s": ("host, before and after the devices", format_seconds),
     "left_out": ("not timed", "; ".join),
     "steps": ("steps timed", str),
     "devices": ("devices", ", ".join),
-}
-_DRAWN = {
-    "same": ("random draws", "the same as plain PyTorch's"),
-    "different": ("random draws", "others than plain PyTorch's: the difference says nothing"),
 }
 
 
@@ -312,11 +250,9 @@ def shown_figures(report: RunReport) -> list[tuple[str, str]]:
     """Name and value of the figures of a run for a reader, those first by which it is judged."""
     known = ((*shown, getattr(report, key)) for key, shown in _SHOWN.items())
     rows = [(name, write(value)) for name, write, value in known if value not in (None, ())]
-    for key, name in _DIFFERENCES.items():
-        if (difference := getattr(report, key)) is not None:
-            rows.append((name, _relative(difference, report.largest_number or 0.0)))
-    if report.draws in _DRAWN:
-        rows.append(_DRAWN[report.draws])
+    if report.max_abs_error is not None:
+        difference = _relative(report.max_abs_error, report.largest_number or 0.0)
+        rows.append(("largest difference to plain PyTorch", difference))
     if report.ranks > 1:
         rows.append(("replicas, processes", f"{report.replicas}, {report.ranks}"))
     if report.buckets:
@@ -329,25 +265,6 @@ def _relative(difference: float, largest: float) -> str:
     """A difference beside the largest number, as 2.37 of a gradient of 1e9 is rounding."""
     share = difference / largest if largest and math.isfinite(largest) else math.nan
     return f"{difference:.3g}" + (f", {share:.2g} of the largest number" if difference and math.isfinite(share) else "")
-
-
-def device_uses(predicted: Plan, measured: Plan) -> tuple[DeviceUse, ...]:
-    """Busy and idle seconds of every device, as predicted and as measured."""
-    ours, theirs = predicted.busy_s, measured.busy_s
-    return tuple(
-        DeviceUse(name, busy, predicted.makespan_s - busy, theirs[name], max(0.0, measured.makespan_s - theirs[name]))
-        for name, busy in ours.items()
-    )
-
-
-def worst_offenders(predicted: Plan, op_times_s: Mapping[str, float], count: int = _LISTED) -> tuple[Offender, ...]:
-    """The ops whose measured times differ most from their predicted ones, in either direction."""
-    found = []
-    for entry in predicted.ops:
-        if entry.op in op_times_s:
-            op, predicted_s = predicted.graph.op(entry.op), entry.end_s - entry.start_s
-            found.append(Offender(op.id, op.kind, op.module, entry.device, predicted_s, op_times_s[op.id]))
-    return tuple(sorted(found, key=lambda offender: -abs(offender.difference_s))[:count])
 
 
 def page_of_run(run: Run) -> str:

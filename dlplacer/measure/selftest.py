@@ -5,8 +5,10 @@ import math
 import platform
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from statistics import median
 from typing import Any
@@ -27,10 +29,7 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.cores import usable_cores
 from dlplacer.measure.steps import EagerStep, PlacedJob
 from dlplacer.planning.place import place
-from dlplacer.problem.problem import build_problem
-from dlplacer.problem.simulate import replay
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.jitter import delayed
 from dlplacer.runtime.devices.open import KINDS, DeviceName, open_devices
 from dlplacer.runtime.executor.backends import BACKENDS
 from dlplacer.runtime.placed.placed_module import PlacedModule
@@ -45,7 +44,7 @@ _TOLERANCE = 1e-4
 _COMPILED_TOLERANCE = 1e-3
 """Compiled ops are fused: sums are taken in another order, and 5e-5 was seen."""
 _LONGEST_PAUSE_S = 2e-3
-_NOMINAL_BYTES_PER_S, _OP_S = 1e10, 1e-4
+_NOMINAL_BYTES_PER_S = 1e10
 _STEPS, _WARMUP = 9, 4
 """CUDA graphs are captured in the third step."""
 _SOLVE_S = 10.0
@@ -113,8 +112,8 @@ def selftest(
     """Try plans on the devices, float32 without TF32.
 
     Numbers: random plans of the small models against a serialised run on the first device, and against plain PyTorch
-    there; the first model with every backend of segments. Races: the same plans again, `repeats` times with random
-    pauses on every device, must give the same numbers, on cores to the bit. Only reported are latency and rate of
+    there; the first model with every backend of segments. Races: the same plans again, `repeats` times behind a
+    random pause of every device, must give the same numbers, on cores to the bit. Only reported are latency and rate of
     links, what issuing an op costs, and the steps of the timed models: plain PyTorch, and every backend on one and on
     two devices.
     """
@@ -162,21 +161,23 @@ def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats:
     """One random plan: against plain PyTorch, against one device, and against itself with pauses."""
     captured = capture_job(build(), default_rewrites())
     plan = random_plan(captured.graph, nominal(devices), seed)
-    ours = _outcome(build(), plan, captured, devices)
+    ours, _ = _outcome(build, plan, captured, devices)
     job = build()
     (loss,) = EagerStep([job], job.module, devices[0]).step()
     serial = random_plan(captured.graph, nominal(devices[:1]), seed)
     others = {
         "plain PyTorch": results_of(loss, job.module),
-        "one device": _outcome(build(), serial, captured, devices[:1]),
+        "one device": _outcome(build, serial, captured, devices[:1])[0],
     }
     for other, theirs in others.items():
         difference = largest_difference(ours, theirs)
         yield Check("numbers", f"{name} against {other}", difference, _TOLERANCE, "relative difference")
     worst = 0.0
-    for number in range(repeats):
-        paused = [delayed(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
-        again = largest_difference(_outcome(build(), plan, captured, paused), ours)
+    chooser = random.Random(seed)
+    for _ in range(repeats):
+        for device in devices:
+            device.submit(partial(device.pause, chooser.uniform(0, _LONGEST_PAUSE_S)))
+        again = largest_difference(_outcome(build, plan, captured, devices)[0], ours)
         worst = max(worst, again) if again == again else math.inf
     # Some kernels of GPUs add in the order in which threads arrive.
     limit = 0.0 if all(device.streams is None for device in devices) else _TOLERANCE
@@ -187,56 +188,44 @@ def _segments(name: str, build: Build, device: RuntimeDevice, seed: int) -> Iter
     """A plan on one device with its segments called in every way: the same numbers."""
     captured = capture_job(build(), default_rewrites())
     plan = random_plan(captured.graph, nominal([device]), seed)
-    eager = _outcome(build(), plan, captured, [device])
-    for segments in _backends(device):
-        if segments != "eager":
-            subject = f"{name}, {segments}"
-            try:
-                job = build()
-                placed = _placed(job, plan, captured, [device], segments)
-                for _ in range(_WARMUP):
-                    (loss,) = PlacedJob(placed, [job]).step()
-            except RunError as error:
-                yield Check("numbers", subject, None, None, "", note=str(error))
-                continue
-            note = "; ".join(placed.graph_notes)
-            difference = largest_difference(results_of(loss, placed, buffers=False), eager)
-            yield Check("numbers", subject, difference, _COMPILED_TOLERANCE, "relative difference", note=note)
+    eager, _ = _outcome(build, plan, captured, [device])
+    for segments in _backends(device)[1:]:
+        difference, unit, note = None, "", ""
+        try:
+            ours, note = _outcome(build, plan, captured, [device], segments)
+            difference, unit = largest_difference(ours, eager), "relative difference"
+        except RunError as error:
+            note = str(error)
+        yield Check("numbers", f"{name}, {segments}", difference, _COMPILED_TOLERANCE, unit, note)
 
 
 def _backends(device: RuntimeDevice) -> list[str]:
-    """The backends that the device has, those that compile last: a compilation takes a minute and more."""
+    """The backends that the device has, eager first, and last those that compile: that takes a minute and more."""
     names = [name for name in BACKENDS if name != "cuda_graph" or device.streams is not None]
     return sorted(names, key=lambda name: name == "inductor")
 
 
 def _steps(
-    timed: Mapping[str, Build],
-    device: RuntimeDevice,
-    two: Sequence[RuntimeDevice],
-    on_progress: Callable[[str], None],
+    timed: Mapping[str, Build], device: RuntimeDevice, two: Sequence[RuntimeDevice], on_progress: Callable[[str], None]
 ) -> Iterator[Check]:
     """Steps in plain PyTorch, and as placed on one and on two devices with every backend."""
-    planned: list[tuple[str, Build, Captured, Plan, Sequence[RuntimeDevice]]] = []
     for name, build in timed.items():
         on_progress(f"steps: {name}")
         job = build()
         yield Check("step", f"{name}, plain PyTorch", _median_s(EagerStep([job], job.module, device).step), None, "s")
         captured = capture_job(job, default_rewrites())
         graph = with_measured_times(captured.graph, profile_ops(build(), captured, [device], steps=3))
-        for devices in filter(None, ([device], two)):
-            plan = place(graph, measured_topology(devices), method="heft", time_limit_s=_SOLVE_S).plan
-            planned.append((name, build, captured, plan, devices))
-    for segments in _backends(device):
-        for name, build, captured, plan, devices in planned:
-            subject = f"{name}, {segments}, on {', '.join(each.name for each in devices)}"
-            on_progress(f"steps: {subject}")
-            try:
-                job = build()
-                placed = PlacedJob(_placed(job, plan, captured, devices, segments), [job])
-                yield Check("step", subject, _median_s(placed.step), None, "s")
-            except RunError as error:
-                yield Check("step", subject, None, None, "s", note=str(error))
+        for segments in _backends(device):
+            for devices in filter(None, ([device], two)):
+                plan = place(graph, measured_topology(devices), method="heft", time_limit_s=_SOLVE_S).plan
+                subject = f"{name}, {segments}, on {', '.join(each.name for each in devices)}"
+                on_progress(f"steps: {subject}")
+                seconds, note = None, ""
+                try:
+                    seconds = _median_s(_placed(build(), plan, captured, devices, segments).step)
+                except RunError as error:
+                    note = str(error)
+                yield Check("step", subject, seconds, None, "s", note)
 
 
 def _median_s(step: Callable[[], object]) -> float:
@@ -250,15 +239,19 @@ def _median_s(step: Callable[[], object]) -> float:
 
 def _placed(
     job: Job, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice], segments: str = "eager"
-) -> PlacedModule:
+) -> PlacedJob:
     named = dict(zip((device.id for device in plan.topology.devices), devices, strict=True))
-    return PlacedModule(job, plan, captured, named, segments=segments)
+    return PlacedJob(PlacedModule(job, plan, captured, named, segments=segments), [job])
 
 
-def _outcome(job: Job, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice]) -> dict[str, torch.Tensor]:
-    """Loss, gradients and buffers after one step of a plan."""
-    placed = _placed(job, plan, captured, devices)
-    return results_of(placed.step(*job.args, *job.targets, **job.kwargs), placed)
+def _outcome(
+    build: Build, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice], segments: str = "eager"
+) -> tuple[dict[str, torch.Tensor], str]:
+    """Loss, gradients and buffers after a step, without buffers after some compiled ones; notes of these."""
+    placed = _placed(build(), plan, captured, devices, segments)
+    for _ in range(1 if segments == "eager" else _WARMUP):
+        (loss,) = placed.step()
+    return results_of(loss, placed.placed, buffers=segments == "eager"), "; ".join(placed.placed.graph_notes)
 
 
 def results_of(loss: torch.Tensor, module: torch.nn.Module, buffers: bool = True) -> dict[str, torch.Tensor]:
@@ -293,28 +286,18 @@ def nominal(devices: Sequence[RuntimeDevice]) -> Topology:
 
 
 def random_plan(graph: OpGraph, topology: Topology, seed: int) -> Plan:
-    """A plan that puts every op, or group of ops, on a random device, in a random order that dependencies allow.
+    """A plan that puts every op, or group of ops, on a random device, in the order of random times.
 
-    A runtime must run it correctly, however bad it is. Its times mean nothing: every op that computes takes as long as
-    any other.
+    A runtime must run it correctly, however bad it is.
     """
-    from networkx import DiGraph, lexicographical_topological_sort
-
-    chooser = random.Random(seed)
-    timed = replace(graph, ops=tuple(replace(op, time_s=_OP_S if op.dtype else 0.0) for op in graph.ops))
-    problem = build_problem(timed, topology, Options(contention="none", step="joint"))
-    of_group: dict[str, int] = {}
-    device = []
-    for op in timed.ops:
-        drawn = chooser.randrange(len(topology.devices))
-        device.append(drawn if op.colocate is None else of_group.setdefault(op.colocate, drawn))
-    dependencies = DiGraph((graph.index[edge.source], graph.index[edge.target]) for edge in graph.edges)
-    dependencies.add_nodes_from(range(len(graph.ops)))
-    order = lexicographical_topological_sort(dependencies, key=[chooser.random() for _ in graph.ops].__getitem__)
-    scheduled, transfers = replay(problem, device, order)
-    makespan_s = max(entry.end_s for entry in scheduled)
-    options = problem.options
-    return Plan(timed, topology, options, "feasible", makespan_s, 0.0, 1.0, 0.0, "random", 0.0, scheduled, transfers)
+    chooser, names = random.Random(seed), [device.id for device in topology.devices]
+    home: dict[str, str] = defaultdict(lambda: chooser.choice(names))
+    ops = tuple(
+        replace(op, time_s=chooser.random() if op.dtype else 0.0, devices=(home[op.colocate or op.id],))
+        for op in graph.ops
+    )
+    options = Options(contention="none", step="joint")
+    return place(replace(graph, ops=ops), topology, options, method="heft", time_limit_s=_SOLVE_S).plan
 
 
 def environment_of(devices: Sequence[RuntimeDevice]) -> dict[str, Any]:

@@ -93,9 +93,8 @@ def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) ->
         patterns = {axis: pattern for axis, pattern in patterns_of(node).items() if pattern.extent(node) >= parts}
         if not patterns:
             continue
-        first = node.args[0] if node.args else None
-        read = first[0] if isinstance(first, (list, tuple)) and first else first
-        dim = cut_along.get(behind_views(read).name) if isinstance(read, fx.Node) else None
+        read = next(iter(node.all_input_nodes), None)
+        dim = None if read is None else cut_along.get(behind_views(read).name)
         following = (axis for axis, pattern in patterns.items() if dim is not None and pattern.inputs.get(0) == dim)
         axis = next(iter((*following, *patterns)))
         found.append(OpSplit(name, axis, parts))

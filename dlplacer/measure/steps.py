@@ -3,34 +3,27 @@
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlplacer.core.errors import first_line
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Topology
 from dlplacer.frontend.torch.job import Job, autocast_of, loss_of
-from dlplacer.frontend.torch.nodes import draws as draws_numbers
 from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.planning.one_device import single_device_s
 from dlplacer.problem.problem import build_problem
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import in_host_memory
-from dlplacer.runtime.distributed.group import RankGroup
+from dlplacer.runtime.distributed.group import NETWORK, RankGroup
 from dlplacer.runtime.distributed.measured_network import measured_machine
-from dlplacer.runtime.distributed.rank_module import replica_seed
-from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.distributed.replicate import with_exchange_times, with_network
-from dlplacer.runtime.executor.stateful_ops import drawn_with
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.machine_times import measured_topology
 
@@ -56,14 +49,14 @@ class EagerStep:
         self._device = device
         self._optimizer = _torch_optimizer(job, self.module)
 
-    def step(self, draws: Sequence[AbstractContextManager[object]] = ()) -> tuple[torch.Tensor, ...]:
+    def step(self) -> tuple[torch.Tensor, ...]:
         """A step on the device's thread: the loss when training, else the tensors that the module returns.
 
-        Gradients are left in ``.grad``. `draws`: [part] → context in which it runs, if any.
+        Gradients are left in ``.grad``.
         """
 
         def step() -> tuple[torch.Tensor, ...]:
-            results = self._step(draws)
+            results = self._step()
             self._device.synchronize()
             return results
 
@@ -74,16 +67,13 @@ class EagerStep:
         before = torch.get_num_threads()
         torch.set_num_threads(len(usable_cores()))
         try:
-            return self._step(())
+            return self._step()
         finally:
             torch.set_num_threads(before)
 
-    def _step(self, draws: Sequence[AbstractContextManager[object]]) -> tuple[torch.Tensor, ...]:
+    def _step(self) -> tuple[torch.Tensor, ...]:
         self.module.zero_grad(set_to_none=True)
-        results = []
-        for part, context in zip(self._parts, draws or [nullcontext()] * len(self._parts), strict=True):
-            with context:
-                results.append(self._pass(part))
+        results = [self._pass(part) for part in self._parts]
         if len(results) > 1:
             for parameter in self.module.parameters():
                 if parameter.grad is not None:
@@ -173,21 +163,10 @@ Spans = Mapping[str, Sequence[tuple[str, float, float]]]
 
 @dataclass(frozen=True)
 class PlacedJob:
-    """A plan of a job, placed.
-
-    Attributes
-    ----------
-    parts
-        [replica] → its part of the job.
-    whole
-        The job with the batch of which the parts are cut; None if there is none.
-    replica
-        That of this process.
-    """
+    """A plan of a job, placed; `parts`: [replica] → its part of the job; `replica` is that of this process."""
 
     placed: PlacedModule
     parts: Sequence[Job]
-    whole: Job | None = None
     replica: int = 0
 
     @property
@@ -242,9 +221,7 @@ class PlacedJob:
 
 @dataclass(frozen=True)
 class Recording:
-    """One step as it ran, from the begin of its first op; `wall_s` is the step as its caller sees it, on the slowest
-    process.
-    """
+    """One step as it ran, from the begin of its first op; `wall_s` is the step of its caller on the slowest process."""
 
     spans: Spans
     wall_s: float
@@ -272,15 +249,6 @@ def median_recording(recordings: Sequence[Recording]) -> Recording:
     return sorted(recordings, key=lambda recording: recording.length_s)[(len(recordings) - 1) // 2]
 
 
-def median_op_times(recordings: Sequence[Recording]) -> dict[str, float]:
-    """Op → median seconds."""
-    times: dict[str, list[float]] = {}
-    for recording in recordings:
-        for op, start_s, end_s in (span for spans in recording.spans.values() for span in spans):
-            times.setdefault(op, []).append(end_s - start_s)
-    return {op: median(found) for op, found in times.items()}
-
-
 def measured_plan(predicted: Plan, recording: Recording) -> Plan:
     """The recording in the form of a plan without transfers, to be drawn and traced next to the predicted one."""
     ops = [ScheduledOp(op, name, start, end) for name, ran in recording.spans.items() for op, start, end in ran]
@@ -299,22 +267,12 @@ BASELINE, ALL_CORES, COMPILED = "baseline", "eager_all_cores", "compiled"
 """Steps by name, which begins the names of fields of `RunReport`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Differences:
-    """The largest differences of all processes to plain PyTorch, and its largest number: fields of `RunReport`."""
-
-    max_abs_error: float | None = None
-    largest_number: float | None = None
-    full_batch_error: float | None = None
-    draws: str = "none"
-
-
 @dataclass
 class Baselines:
-    """The steps of the baselines by name, the differences of each plan, and why baselines are missing."""
+    """The steps of the baselines by name, the numbers of `compare_with_eager`, and why baselines are missing."""
 
     steps: dict[str, Callable[[], object]] = field(default_factory=dict)
-    differences: dict[str, Differences] = field(default_factory=dict)
+    compared: tuple[float, float] | None = None
     left_out: list[str] = field(default_factory=list)
 
 
@@ -332,23 +290,22 @@ def home_of_all(plan: Plan) -> str | None:
     return None if alone_s is None else devices[0].id
 
 
-def made_baselines(
-    candidates: Mapping[str, PlacedJob], reference: nn.Module, group: OneProcess, compiled: bool
-) -> Baselines:
-    """Compare the numbers of a step of each candidate with plain PyTorch's, and make the steps to time.
+def made_baselines(main: PlacedJob, reference: nn.Module, group: OneProcess, compiled: bool) -> Baselines:
+    """Compare the numbers of a placed step with plain PyTorch's, and make the steps to time.
 
     `reference`: a copy of the job's module as it was before the job was placed; plain PyTorch trains it.
     """
-    main = next(iter(candidates.values()))
-    found = Baselines(differences={name: Differences() for name in candidates})
+    found = Baselines()
     home = home_of_all(main.placed.plan)
     if home is None:
         found.left_out.append("plain PyTorch: the model fits on no single device")
         return found
     device = main.devices.get(home) or next(iter(main.devices.values()))
     try:
-        for name, placed in candidates.items():
-            found.differences[name] = compare_with_eager(placed, reference, device, group)
+        if any(code.random for code in main.placed.captured.executable.codes.values()):
+            found.left_out.append("a comparison of numbers: the step draws random ones")
+        else:
+            found.compared = compare_with_eager(main, reference, device, group)
         second = copy.deepcopy(reference) if compiled else None
         eager = EagerStep([main.job], reference, device)
         eager.step()
@@ -372,58 +329,25 @@ def made_baselines(
 
 def compare_with_eager(
     placed: PlacedJob, reference: nn.Module, device: RuntimeDevice, group: OneProcess
-) -> Differences:
-    """Run one placed step and the same step in plain PyTorch: part by part, and with the whole batch at once.
+) -> tuple[float, float]:
+    """The largest difference of a placed step to the same step in plain PyTorch, part by part, and its largest number.
 
     It compares the loss and the gradients of this process, or its parameters if the step has updated them. For
     inference it compares all tensors that the module returns. `reference` is the job's module before the step, which is
-    left alone.
+    left alone: batch norm's statistics and the optimizer change a copy.
     """
     ours = placed.step()
     updated = placed.job.update is not None
     parameters = dict(placed.placed.named_parameters())
-
-    # A copy each: batch norm's statistics and the optimizer change the module.
-    def worst(jobs: Sequence[Job], draws: Sequence[SameDraws]) -> tuple[float, float]:
-        eager = EagerStep(jobs, copy.deepcopy(reference), device)
-        pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [*zip(ours, eager.step(draws), strict=True)]
-        for name, other in eager.module.named_parameters():
-            mine = parameters[name]
-            if not mine.is_meta:  # it lives on another process
-                pairs.append((mine.detach(), other.detach()) if updated else (mine.grad, other.grad))
-        zeros = [(None, theirs) for _, theirs in pairs]
-        found = group.gathered((_largest_difference(pairs), _largest_difference(zeros)))
-        return _largest([error for error, _ in found]), _largest([number for _, number in found])
-
-    ops = [code.op for code in placed.placed.captured.executable.codes.values() if code.random]
-    seeds = [replica_seed(placed.placed.step_seed, replica) for replica in range(len(placed.parts))]
-    draws = [SameDraws(ops, seed, device.torch_device) for seed in seeds] if ops else []
-    error, number = worst(placed.parts, draws)
-    if ops:
-        same = all(part.drawn == len(ops) for part in draws)
-        return Differences(error, number, draws="same" if same else "different")
-    return Differences(error, number, None if placed.whole is None else worst([placed.whole], ())[0])
-
-
-class SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is active, the n-th random call draws what the n-th of the given ops draws with the seed of a step.
-
-    `drawn`: number of random calls so far. If there are more or fewer than ops, the draws were not the same.
-    """
-
-    def __init__(self, ops: Sequence[str], seed: int, device: torch.device) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._ops, self._seed, self._device = ops, seed, device
-        self.drawn = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not draws_numbers(func, args, kwargs or {}):
-            return func(*args, **(kwargs or {}))
-        self.drawn += 1
-        if self.drawn > len(self._ops):
-            return func(*args, **(kwargs or {}))
-        with drawn_with(self._seed, self._ops[self.drawn - 1], self._device):
-            return func(*args, **(kwargs or {}))
+    eager = EagerStep(placed.parts, copy.deepcopy(reference), device)
+    pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [*zip(ours, eager.step(), strict=True)]
+    for name, other in eager.module.named_parameters():
+        mine = parameters[name]
+        if not mine.is_meta:  # it lives on another process
+            pairs.append((mine.detach(), other.detach()) if updated else (mine.grad, other.grad))
+    zeros = [(None, theirs) for _, theirs in pairs]
+    found = group.gathered((_largest_difference(pairs), _largest_difference(zeros)))
+    return _largest([error for error, _ in found]), _largest([number for _, number in found])
 
 
 def _largest_difference(pairs: Sequence[tuple[torch.Tensor | None, torch.Tensor | None]]) -> float:

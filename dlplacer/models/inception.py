@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models.classifiers import CLASSES, require_image
-from dlplacer.models.random_job import classifier_job, dropout_or_none
+from dlplacer.models.classifiers import CLASSES, classifier_job, dropout_or_none, require_image
 
 
 class BasicConv2d(nn.Module):

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from dlplacer.core.errors import InputError
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models.random_job import dropout_or_none, seeded
+from dlplacer.models.classifiers import dropout_or_none, seeded
 
 
 class Encoder(nn.Module):

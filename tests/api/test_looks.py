@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import dlplacer as dp
-from dlplacer.measure.run_report import DeviceUse
 
 LINES, COLUMNS = 25, 80
 """Of a screen."""
@@ -48,7 +47,6 @@ def run(result: dp.Result) -> dp.Run:
         baseline_s=0.3,
         steps=10,
         devices=("cuda:0", "cuda:1"),
-        use=(DeviceUse("gpu0", 0.1, 0.0, 0.1, 0.1),),
     )
     return dp.Run(report, result.plan, result.plan)
 

@@ -48,6 +48,8 @@ def main() -> None:
         if not (folder / "run.json").exists():
             subprocess.run([sys.executable, str(DEMO), *passed_on, "--output", str(folder)], check=True)
         reports.append(json.loads((folder / "run.json").read_text()))
+        if (folder / "run_split.json").exists():
+            reports[-1]["split"] = json.loads((folder / "run_split.json").read_text())
     print("\n".join(rows(reports, machine())))
 
 
@@ -62,7 +64,7 @@ def rows(reports: Sequence[Report], where: str) -> Iterator[str]:
     yield "| --- | --- | --- |"
     yield row("planned, over plain PyTorch on one device", [report["measured_speedup"] for report in reports], "x")
     yield row("as predicted in the same run", [report["predicted_speedup"] for report in reports], "x")
-    splits = [report["beside"]["split"] for report in reports if "split" in report.get("beside", {})]
+    splits = [report["split"] for report in reports if "split" in report]
     if splits:
         yield row("with the ops that hold it up split", [split["measured_speedup"] for split in splits], "x")
     threads = [one / report["eager_all_cores_s"] for one, report in zip(baseline, reports, strict=True)]

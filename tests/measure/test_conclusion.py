@@ -17,11 +17,9 @@ def said(lost: dict[str, float], devices: int = 2, noise: float = 0.02, plan_noi
     losses = {**dict.fromkeys(CAUSES, 0.0), **lost}
     measured_s = 1 / devices + sum(losses.values())
     report = RunReport(
-        *(1.0, measured_s, 1.0),
+        *(1.0, measured_s, 1.0, (), 1),
         measured_speedup=1 / measured_s,
         measured_quartiles_s=(0.0, plan_noise * measured_s),
-        devices=(),
-        steps=1,
         baseline_s=1.0,
         noise=noise,
         losses=losses,

@@ -109,7 +109,7 @@ def test_a_plan_lies_between_ops_alone_and_ops_side_by_side() -> None:
     found, group = predicted(plan, 1.0)
     assert found.contention == pytest.approx(1.0)
     assert found.alone_s == found.busy_s == pytest.approx(len(plan.ops) * OP_S)
-    assert found.step_s == pytest.approx(replayed_s(plan, group, OP_S) + 0.25)
+    assert found.plan.makespan_s + found.host_s == pytest.approx(replayed_s(plan, group, OP_S) + 0.25)
     found, group = predicted(plan, 2.0)
     assert found.contention == pytest.approx(2.0)
     # Ops overlap for some of the time, and not for all.
@@ -124,5 +124,5 @@ def test_a_device_that_the_plan_leaves_alone_is_not_profiled() -> None:
     plan = replay_plan(replace(two, ops=ops, transfers=()), two.graph, two.topology)
     assert used_devices(plan) == {there}
     found, _ = predicted(plan, 5.0)
-    assert found.step_s == pytest.approx(len(plan.ops) * OP_S + 0.25)
+    assert found.plan.makespan_s + found.host_s == pytest.approx(len(plan.ops) * OP_S + 0.25)
     assert found.contention == 1.0

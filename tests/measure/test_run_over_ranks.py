@@ -7,7 +7,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.frontend import capture
 from dlplacer.measure.run_plan import run_over_ranks
 from dlplacer.measure.steps import joined, median_recording
-from dlplacer.models import branches, mlp
+from dlplacer.models import mlp
 
 
 @needs_two_cores
@@ -28,35 +28,10 @@ def test_figures_of_a_replicated_run() -> None:
     assert report.measured_speedup == 2 * report.baseline_s / report.measured_s
     assert report.predicted_speedup == 2 * report.baseline_s / report.predicted_s
     assert report.max_abs_error < 1e-5
-    assert report.full_batch_error < 1e-5
     assert report.all_reduce_latency_s + report.all_reduce_s_per_byte > 0
     assert len(report.devices) == 4
-    assert report.draws == "none"
     # Of the first replica: its devices, and the network that they share.
-    assert [use.device for use in report.use] == ["d0", "d1", "network"]
-    for use in report.use:
-        assert use.predicted_busy_s + use.predicted_idle_s == pytest.approx(predicted.makespan_s)
-        assert use.measured_busy_s + use.measured_idle_s >= measured.makespan_s * (1 - 1e-9)
-    assert len(report.offenders) == 10
-    gaps = [abs(offender.difference_s) for offender in report.offenders]
-    assert gaps == sorted(gaps, reverse=True)
-    assert {offender.op for offender in report.offenders} <= plan.placement.keys() | {
-        f"{kind}.{number}" for kind in ("pack", "all_reduce", "unpack") for number in range(report.buckets)
-    }
-
-
-@needs_two_cores
-def test_one_process_draws_what_every_replica_draws() -> None:
-    plan = random_plan(capture(branches(batch_size=2, image_size=8, count=2, dropout=0.5)), 2, seed=1)
-
-    def work(rank: int):
-        job = branches(batch_size=4, image_size=8, count=2, dropout=0.5)
-        return run_over_ranks(job, plan, ["rank0/cpu:0", "rank0/cpu:1"], steps=1, warmup=0, replicas=2)
-
-    report = run_ranks(2, work)[0].report
-    assert report.draws == "same"
-    assert report.max_abs_error < 1e-5
-    assert report.full_batch_error is None
+    assert set(predicted.placement.values()) == set(measured.placement.values()) == {"d0", "d1", "network"}
 
 
 @needs_two_cores
@@ -70,7 +45,6 @@ def test_one_replica_over_two_processes() -> None:
     report = run_ranks(2, work)[0].report
     assert (report.replicas, report.buckets, report.all_reduce_s_per_byte) == (1, 0, 0.0)
     assert report.max_abs_error < 1e-5
-    assert report.full_batch_error is None
     assert report.predicted_s > 0
     assert report.predicted_speedup > 0
 

@@ -13,8 +13,7 @@ from runtime.host_streams import HostCudaDevice, HostStreams
 from runtime.random_plans import needs_two_cores
 
 from dlplacer.cli.main import main
-from dlplacer.frontend import capture
-from dlplacer.measure.selftest import Check, Selftest, nominal, random_plan, selftest
+from dlplacer.measure.selftest import Check, Selftest, selftest
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.open import KINDS
 from dlplacer.runtime.executor.backends import BACKENDS
@@ -142,18 +141,3 @@ def test_what_exceeds_its_limit_or_is_no_number_fails() -> None:
     assert not Check("numbers", "x", float("nan"), 1e-4, "").passed
     assert Check("numbers", "x", float("nan"), 1e-4, "").to_dict()["value"] == "nan"
     assert Selftest((), (Check("link", "x", 5.0, None, ""),)).passed
-
-
-def test_random_plans_are_valid_and_differ() -> None:
-    from dlplacer.check import violations
-
-    devices = [CpuDevice(0), CpuDevice(1)]
-    try:
-        graph = capture(build("branches"))
-        plans = [random_plan(graph, nominal(devices), seed) for seed in range(3)]
-    finally:
-        for device in devices:
-            device.close()
-    assert all(not violations(plan) for plan in plans)
-    assert plans[0].placement != plans[1].placement
-    assert random_plan(graph, plans[0].topology, 0).order == plans[0].order

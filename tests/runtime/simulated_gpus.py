@@ -79,7 +79,7 @@ class Cell:
 
 
 class SimulatedGpus(Simulation):
-    """The functions of ``torch.cuda`` that `dlplacer.runtime.devices.streams.StreamBackend` uses.
+    """The functions of ``torch.cuda`` that `dlplacer.runtime.devices.cuda.StreamBackend` uses.
 
     Attributes
     ----------

@@ -16,14 +16,21 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
-from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.streams import StreamBackend
+from dlplacer.runtime.devices.cuda import CudaDevice, StreamBackend
 from dlplacer.runtime.executor.backends import CudaGraphs, SegmentBackend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.run import StepInputs
 from dlplacer.runtime.executor.stateful_ops import Updater
-from dlplacer.runtime.program.lower import DeviceMemorySpace, MemorySpaces, lower, memory_spaces, with_streams
-from dlplacer.runtime.program.program import Compute, Hold, Wait
+from dlplacer.runtime.program.program import (
+    Compute,
+    DeviceMemorySpace,
+    Hold,
+    MemorySpaces,
+    Wait,
+    lower,
+    memory_spaces,
+    with_streams,
+)
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.files.text import read_json
-from dlplacer.frontend.configs.families import family_of
-from dlplacer.frontend.configs.hugging_face import decoder_of_config
+from dlplacer.frontend.configs.hugging_face import decoder_of_config, family_of
 from dlplacer.planning.fit.decoder import Decoder, with_bytes
 
 INDEX = "model.safetensors.index.json"

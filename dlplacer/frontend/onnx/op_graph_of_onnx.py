@@ -14,8 +14,7 @@ from dlplacer.core.errors import FileFormatError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.files.structure_hash import structure_sha256
-from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
-from dlplacer.frontend.onnx.onnx_values import MICROSOFT, Values, reads, specs_of, values_of
+from dlplacer.frontend.onnx.onnx_values import MICROSOFT, OnnxFile, Values, data_inputs, reads, specs_of, values_of
 
 _ENDLESS = 2**31
 """Exporters of ``while`` give the greatest number there is as the most rounds of a loop."""

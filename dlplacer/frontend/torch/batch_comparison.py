@@ -1,7 +1,6 @@
 """Whole batch against micro-batches in plain PyTorch: which cut, if any, computes the loss of the batch."""
 
 import contextlib
-import copy
 import inspect
 import math
 import os
@@ -64,11 +63,11 @@ class ComparedCut:
 def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_other_loss: bool = False) -> ComparedCut:
     """The cut into micro-batches whose step has the loss and gradients of the whole batch.
 
-    Both are computed in plain PyTorch on the job's own tensors, or on random ones where these have no data; every
-    random op gives constants. A cut that is right there is confirmed on the same values in other orders. Cuts along
-    other dimensions, sums, and means weighted by counts of tokens or class weights are tried where the mean over
-    dimension 0 differs. Batch norm in training mode, which sees micro-batches, is no reason to refuse: it is named
-    with the size of its change, and the rest is compared with it in evaluation. Refused are batches that no cut leaves
+    Both are computed in plain PyTorch on the job's own tensors, unless one has no data; every random op gives
+    constants. A cut that is right there is confirmed on the same values in other orders. Cuts along other dimensions,
+    sums, and means weighted by counts of tokens or class weights are tried where the mean over dimension 0 differs.
+    Batch norm in training mode, which sees micro-batches, is no reason to refuse: it is named with the size of its
+    change, and the rest is compared with it in evaluation. Refused are batches that no cut leaves
     the same beyond rounding, unless `allow_other_loss`, and those that cannot be cut into so many equal parts.
     """
     if job.mode != "train":
@@ -77,9 +76,10 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     cuts = cuts or [BatchCut(count)]
     need_bytes = _COPIES * sum(tensor.nbytes for tensor in job.module.parameters())
     if need_bytes > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
-        text = f"not compared with the whole batch: that takes {format_bytes(need_bytes)} of memory here"
-        return ComparedCut(cuts[0], (f"micro-batches were {text}; their loss may be another one",))
-    steps = _Steps(_with_data(job), count, rewrites)
+        return _not_compared(cuts[0], f"that takes {format_bytes(need_bytes)} of memory here")
+    if any(map(is_empty, (*job.module.parameters(), *job.module.buffers(), *flat_inputs(job)))):
+        return _not_compared(cuts[0], "a tensor has no data")
+    steps = _Steps(job, count, rewrites)
     tried: dict[BatchCut, Difference] = {}
     reason: Exception | None = None
     for cut in cuts:
@@ -94,8 +94,7 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
         if found is not None:
             return found
         if not math.isfinite(tried[cut].expected):
-            text = f"the loss of the whole batch is {tried[cut].expected}"
-            return ComparedCut(cut, (f"micro-batches were not compared with the whole batch: {text}",))
+            return _not_compared(cut, f"the loss of that is {tried[cut].expected}")
     if reason is not None and not tried:
         raise InputError(
             f"the step does not run on {count} equal parts of its batch ({first_line(reason)}); use a "
@@ -110,6 +109,11 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
         "statistics over the batch and pairs within it are neither. Change the loss, use other micro-batches, or "
         "accept the difference with --allow-other-loss"
     )
+
+
+def _not_compared(cut: BatchCut, reason: str) -> ComparedCut:
+    text = f"micro-batches were not compared with the whole batch: {reason}; their loss may be another one"
+    return ComparedCut(cut, (text,))
 
 
 def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple[ComparedCut | None, Difference]:
@@ -275,30 +279,6 @@ def _undone(job: Job) -> Iterator[None]:
                 buffer.copy_(before)
         for each, mode in modes:
             each.training = mode
-
-
-def _with_data(job: Job) -> Job:
-    """The job on real tensors: its own, or random ones in the place of those without data."""
-    tensors = [*job.module.parameters(), *job.module.buffers(), *flat_inputs(job)]
-    if not any(map(is_empty, tensors)):
-        return job
-    generator = torch.Generator().manual_seed(0)
-    module = copy.deepcopy(job.module).to_empty(device="cpu")
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.normal_(0.0, 0.05, generator=generator) if parameter.is_floating_point() else parameter.zero_()
-        for buffer in module.buffers():
-            buffer.uniform_(0.5, 1.5, generator=generator) if buffer.is_floating_point() else buffer.fill_(1)
-
-    def drawn(leaf: torch.Tensor, _: int) -> torch.Tensor:
-        if not is_empty(leaf):
-            return leaf
-        if leaf.is_floating_point():
-            return torch.randn(leaf.shape, dtype=leaf.dtype, generator=generator)
-        # Any index that there is: every table has a row 0 and most have a row 1.
-        return torch.randint(2, leaf.shape, generator=generator).to(leaf.dtype)
-
-    return with_leaves(replace(job, module=module), drawn)
 
 
 def _short(job: Job, dims: tuple[int | None, ...]) -> tuple[int | None, ...]:

@@ -22,9 +22,9 @@ from dlplacer.frontend.torch.splitting.rewrite import is_split
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST, cuda_lists
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
+from dlplacer.frontend.torch.tracing.joint import require_same_next_step
 from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches, part_of
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, copy_given_gradients, require_known
-from dlplacer.frontend.torch.tracing.python_state import require_same_next_step
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
 from dlplacer.frontend.torch.tracing.stand_in import is_installed
 from dlplacer.frontend.torch.tracing.step_module import (
@@ -50,22 +50,9 @@ class Captured:
     graph: OpGraph
     executable: Executable = field(repr=False)
 
-    def with_constants(self, copies: Mapping[int, Any]) -> "Captured":
-        """The same step with other constants: id of a constant → its replacement, if it has one."""
-        replaced = {
-            code.op: replace(code, constant=copies.get(id(code.constant), code.constant))
-            for code in self.executable.of_role("constant")
-        }
-        codes = {**self.executable.codes, **replaced}
-        return replace(self, executable=replace(self.executable, codes=codes))
-
 
 def capture(
-    job: Traceable,
-    args: tuple[Any, ...] = (),
-    *,
-    whole_backward: bool = False,
-    colocate_backward: bool = False,
+    job: Traceable, args: tuple[Any, ...] = (), *, whole_backward: bool = False, colocate_backward: bool = False
 ) -> OpGraph:
     """The dataflow graph of a step, without times; nothing is allocated.
 

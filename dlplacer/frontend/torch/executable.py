@@ -70,7 +70,7 @@ class Executable:
     """The step as code: op id → how to run it, in an order that can run, and which values the step returns.
 
     `outputs` are names of tensors, which `output_spec` nests as the module did; `constants` has the returned values
-    that are no tensors, by their position among all.
+    that are no tensors, by their position among all; `layouts` are shape, strides and dtype of values in the capture.
     """
 
     codes: Mapping[str, OpCode]
@@ -78,6 +78,7 @@ class Executable:
     output_spec: Any
     trains: bool
     constants: Mapping[int, Any] = field(default_factory=dict)
+    layouts: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @cached_property
     def producer(self) -> Mapping[str, str]:

@@ -146,9 +146,6 @@ def name_in_python(node: fx.Node) -> str:
 _IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "ipow", "iand", "ior", "setitem")}
 
 
-aten = torch.ops.aten
-
-
 def flops_of(node: fx.Node) -> int:
     """FLOPs of a call; 0 for ops that only move or touch elements: their time is that of their bytes.
 

@@ -16,7 +16,7 @@ from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, 
 from dlplacer.frontend.torch.job import Optimizer
 from dlplacer.frontend.torch.nodes import bytes_of, flops_of, tensor_bytes
 from dlplacer.frontend.torch.refusals import require_fixed_shapes
-from dlplacer.frontend.torch.splitting.pieces import ORIGIN
+from dlplacer.frontend.torch.splitting.rewrite import ORIGIN
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.joint import Slot, Traced
 
@@ -178,13 +178,14 @@ def build(
     used |= {builder.home[name][0] for _, name in ordered}
     kept = [op for op in builder.ops.values() if op.id in used or op.kind in ("parameter", "buffer", "input")]
     kept = list(_with_output_bytes(kept, builder))
-    executable = Executable(
-        {op.id: builder.codes[op.id] for op in kept},
-        tuple(name for _, name in ordered),
-        traced.output_spec,
-        trains,
-        traced.constants,
-    )
+    dense = ((node, node.meta.get("val")) for node in traced.module.graph.nodes)
+    layouts = {
+        node.name: (tuple(value.shape), value.stride(), value.dtype)
+        for node, value in dense
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided
+    }
+    codes, returned = {op.id: builder.codes[op.id] for op in kept}, tuple(name for _, name in ordered)
+    executable = Executable(codes, returned, traced.output_spec, trains, traced.constants, layouts)
     return kept, edges, executable
 
 

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from dlplacer.core.errors import CaptureError, first_line
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.nodes import depends_on_values, is_check, is_folded
-from dlplacer.frontend.torch.tracing.hooks import (
+from dlplacer.frontend.torch.tracing.step_module import (
     GLOBAL_BACKWARD_HOOKS,
     accumulation_hooks,
     gradient_hooks,

@@ -282,7 +282,7 @@ def export(plan: Plan, target: str) -> Exported:
     if target not in TARGETS:
         raise InputError(f"there is no target {target!r}; use one of {', '.join(TARGETS)}")
     if target == "accelerate" and not any("layer" in op.meta for op in plan.graph.ops):
-        return Exported(target, json.dumps(device_map(plan), indent=1), "; ".join(overfull_devices(plan)))
+        return Exported(target, json.dumps(device_map(plan), indent=1), note="; ".join(overfull_devices(plan)))
     if any("layer" not in op.meta for op in plan.graph.ops):
         raise InputError(f"the plan of {plan.graph.name!r} has no layers; export a plan of `dlplacer fit -o PLAN`")
     _require_told(plan, target)

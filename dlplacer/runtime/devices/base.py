@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from dlplacer.runtime.devices.streams import Streams
+    from dlplacer.runtime.devices.cuda import Streams
 import os
 import queue
 import threading
@@ -18,9 +18,6 @@ from typing import Generic, TypeVar, cast
 from dlplacer.core.errors import InputError
 
 T = TypeVar("T")
-
-_MOST_TRIES = 64
-"""Threads to try for one that suits: glibc deals out at most 8 arenas for each core, in turn."""
 
 
 class Reply(Generic[T]):
@@ -53,14 +50,16 @@ _Task = tuple[Reply[Any], Callable[[], Any]] | None
 
 
 class Worker:
-    """A daemon thread with a task queue; it ends when it is closed or nobody holds it any more.
+    """A daemon thread with a task queue, on which `prepare` runs first.
 
-    New threads are started until one `suits`; `prepare` runs first on it.
+    It ends when it is closed or nobody holds it any more.
     """
 
-    def __init__(self, name: str, prepare: Callable[[], None], suits: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, name: str, prepare: Callable[[], None] = lambda: None) -> None:
         self._closing = threading.Lock()
-        self._tasks, self._thread = _started(name, suits)
+        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
+        self._thread.start()
         # The thread holds the queue and not the worker, so dropping the last reference to a device ends its thread.
         self._finalizer = weakref.finalize(self, self._tasks.put, None)
         try:
@@ -91,37 +90,13 @@ def issuing_thread() -> Worker:
     with _sharing:
         found = _shared.get(os.getpid())
         if found is None:
-            _shared[os.getpid()] = found = Worker("issue", lambda: None)
+            _shared[os.getpid()] = found = Worker("issue")
         return found
 
 
 _shared: "weakref.WeakValueDictionary[int, Worker]" = weakref.WeakValueDictionary()
 """Process → its thread, as long as a device uses it; a forked process has none."""
 _sharing = threading.Lock()
-
-
-def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_Task], threading.Thread]":
-    """The queue of a new thread and the thread: the first that suits, else the last that is tried.
-
-    The others live until it is found, because the next thread gets what an ended one leaves behind.
-    """
-    tried: list[tuple[queue.SimpleQueue[_Task], threading.Thread]] = []
-    try:
-        while True:
-            tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
-            thread = threading.Thread(target=_work, args=(tasks,), name=name, daemon=True)
-            tried.append((tasks, thread))
-            thread.start()
-            answer = Reply[bool]()
-            tasks.put((answer, suits))
-            if answer.result() or len(tried) == _MOST_TRIES:
-                return tried.pop()
-    finally:
-        for tasks, _ in tried:
-            tasks.put(None)
-        for _, thread in tried:
-            if thread.is_alive():
-                thread.join()
 
 
 def _work(tasks: "queue.SimpleQueue[_Task]") -> None:
@@ -158,7 +133,7 @@ class RuntimeDevice:
         self, name: str, type: str, torch_device: torch.device = HOST_DEVICE, worker: Worker | None = None
     ) -> None:
         self.name, self.type, self.torch_device = name, type, torch_device
-        self.worker = worker or Worker(name, lambda: None)
+        self.worker = worker or Worker(name)
 
     def activate(self) -> None:
         """On the device's thread: have ops that follow run on this device."""
@@ -170,6 +145,10 @@ class RuntimeDevice:
     def receive(self, tensor: Value) -> Value:
         """On this device's thread: a tensor of the host's memory in this device's, safe for later actions to use."""
         return tensor if tensor is None else tensor.to(self.torch_device)
+
+    def pause(self, pause_s: float) -> None:
+        """On this device's thread: let the device pause."""
+        time.sleep(pause_s)
 
     def drain(self) -> None:
         """From any thread: wait for all that anyone has enqueued on the device."""

@@ -13,13 +13,13 @@ import torch
 from dlplacer.core.errors import InputError
 from dlplacer.runtime.devices.base import DeviceKind, RuntimeDevice
 from dlplacer.runtime.devices.cpu import CPU
-from dlplacer.runtime.devices.cuda import COPIES, CUDA
+from dlplacer.runtime.devices.cuda import CUDA
 
 # Accelerators come first: who has one does not want to run on cores by default.
 KINDS: dict[str, DeviceKind] = {kind.torch_type: kind for kind in (CUDA, CPU)}
 """Torch's type of a device → its kind; by default the first is used of which there are any."""
 
-_NAME = re.compile(r"(?P<kind>[a-z]+)(?::(?P<index>\d+))?(?:/(?P<part>\d+))?(?:\?copies=(?P<copies>\w+))?")
+_NAME = re.compile(r"(?P<kind>[a-z]+)(?::(?P<index>\d+))?(?:/(?P<part>\d+))?(?:\?copies=(?P<copies>free|forced))?")
 
 
 def kind_of(device: torch.device) -> DeviceKind:
@@ -50,9 +50,9 @@ class DeviceName:
             parts = ", or ".join(f"{name}:0/0, {name}:0/1" for name, kind in KINDS.items() if kind.divisible)
             raise InputError(f"device {text!r} is not understood; write {forms}, or {parts} for several on one GPU")
         kind, part, copies = match["kind"], match["part"], match["copies"]
-        if not KINDS[kind].divisible and (part or copies):
+        if not KINDS[kind].divisible and part:
             raise InputError(f"device {text!r}: a core is one device, and its tensors are handed over; write {kind}:0")
-        if copies is not None and (part is None or copies not in COPIES):
+        if copies is not None and part is None:
             raise InputError(f"device {text!r}: write {kind}:0/0?copies=forced or ?copies=free for parts of one GPU")
         return cls(kind, int(match["index"] or 0), None if part is None else int(part), copies or "free")
 
@@ -65,17 +65,15 @@ def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
 
     Raises InputError if a name is not understood or given twice, or the device is not here.
     """
-    wanted, seen = [DeviceName.parse(name) for name in names], set[str]()
-    for name in wanted:
-        whole, divisible = f"{name.kind}:{name.index}", KINDS[name.kind].divisible
-        if str(name) in seen:
-            hint = f", or {whole}/0, {whole}/1 for several on one GPU" if divisible else ""
-            raise InputError(f"device '{name}' is given twice; every device of a plan needs one of its own{hint}")
-        if whole in seen if name.part is not None else any(other.startswith(whole + "/") for other in seen):
+    wanted = [DeviceName.parse(name) for name in names]
+    for place, name in enumerate(wanted):
+        same = [other.part for other in wanted[:place] if (other.kind, other.index) == (name.kind, name.index)]
+        if name.part in same or (same and None in (*same, name.part)):
+            parts = f", or {name.kind}:{name.index}/0, … for several on one GPU" if KINDS[name.kind].divisible else ""
             raise InputError(
-                f"device '{whole}' is given whole and in part; name its parts {whole}/0, {whole}/1, … only"
+                f"device '{name}' is given twice, or whole and in part; every device of a plan needs one of its own"
+                + parts
             )
-        seen.add(str(name))
     # Also at Ctrl-C: a device has a thread, which would outlive the failed call.
     with ExitStack() as failing:
         opened = []

@@ -13,10 +13,9 @@ from dlplacer.core.topology import Link, Topology
 from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.open import kind_of
-from dlplacer.runtime.distributed.group import RankGroup
-from dlplacer.runtime.distributed.ranks import memory_name
+from dlplacer.runtime.distributed.group import RankGroup, memory_name
 from dlplacer.runtime.profile.machine_times import measured_topology
-from dlplacer.runtime.profile.statistic import settled
+from dlplacer.runtime.profile.op_times import settled
 
 SMALL_BYTES, LARGE_BYTES = 1024, 2**24
 _REPEATS = 12

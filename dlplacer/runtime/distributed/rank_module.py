@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from dlplacer.check import check_plan
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.core.version import __version__
@@ -23,18 +22,13 @@ from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.stand_in import is_empty
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.open import kind_of, open_devices
-from dlplacer.runtime.distributed.collective_ops import Bucket, with_collectives, with_group
-from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankChannels, RankGroup
-from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
-from dlplacer.runtime.executor.backends import segment_backend
+from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, NETWORK, RankChannels, RankGroup, parse_ranks
+from dlplacer.runtime.distributed.replicate import with_collectives, with_group
 from dlplacer.runtime.executor.run import StepState
-from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured, require_runnable
-from dlplacer.runtime.placed.guards import require_unscaled_updates
-from dlplacer.runtime.placed.placed_module import PlacedModule
+from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_applicable, require_runnable
+from dlplacer.runtime.placed.placed_module import ModuleSnapshot, PlacedModule
 from dlplacer.runtime.placed.variant import Layouts, Variant, part_of, with_constants
-from dlplacer.runtime.placed.variants import ModuleSnapshot
-from dlplacer.runtime.program.lower import Order
-from dlplacer.runtime.program.program import Compute, Program, Send
+from dlplacer.runtime.program.program import Compute, Order, Program, Send
 
 
 @dataclass(frozen=True)
@@ -122,9 +116,6 @@ class RankModule(PlacedModule):
         )
         return super().load_state_dict(_with_metadata(mine, state_dict), strict, assign)
 
-    def _of(self, job: Job, captured: Captured) -> PlacedModule:
-        return type(self)(job, self.plan, captured, self.devices, self.group, segments=self.segments)
-
     def _differentiated(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         # Without a parameter of its own, a process takes part in the backward pass all the same: its loss must have
         # something to start from.
@@ -135,8 +126,8 @@ class RankModule(PlacedModule):
         captured = super()._capture(job)
         if job.mode != "train" or self.group.ranks.replicas == 1:
             return captured
-        buckets = map(Bucket.of_dict, (self.plan.graph.capture or {})["collectives"]["buckets"])
-        before = {name for bucket in buckets for name in bucket.parameters}
+        buckets = (self.plan.graph.capture or {})["collectives"]["buckets"]
+        before = {name for bucket in buckets for name in bucket["parameters"]}
         now = {code.name for code in captured.executable.of_role("gradient", "update")}
         for name in sorted(before ^ now):
             raise MismatchError(
@@ -153,10 +144,14 @@ class RankModule(PlacedModule):
         part = part_of(captured, here)
         part = replace(part, executable=with_group(part.executable, group))
 
-        home, devices = {op: device for device, ops in order.items() for op in ops}, self.devices
+        devices = self.devices
 
         def links(program: Program) -> RankChannels:
-            group.require_same(_described(program, part, home))
+            calls = {
+                name: [str(action) for action in own if isinstance(action, Compute | Send)]
+                for name, own in program.actions.items()
+            }
+            group.require_same({"the ops of the step": (part.graph.structure_sha256, calls)})
             return RankChannels(program, group, devices)
 
         given = part, order, devices, self.updater, layouts, captured, group
@@ -211,16 +206,6 @@ class RankModule(PlacedModule):
                         table[name] = emptied.setdefault(id(tensor), _emptied(tensor))
 
 
-def _described(program: Program, part: Captured, home: Mapping[str, str]) -> dict[str, Any]:
-    """The values that all processes must share: every op, and the computations and sends of every device."""
-    ops = {f"op {op.id!r} of the step": (op.kind, home[op.id], repr(op.attrs), op.outputs) for op in part.graph.ops}
-    calls = {
-        f"what {name!r} computes and sends": [str(action) for action in own if isinstance(action, Compute | Send)]
-        for name, own in program.actions.items()
-    }
-    return {**ops, **calls}
-
-
 def replica_seed(step_seed: int, replica: int) -> int:
     """The seed of a step of a replica: no two replicas draw the same."""
     return step_seed + (replica << 64)
@@ -251,30 +236,12 @@ def apply_ranks(
 ) -> RankModule:
     """The job's module, running as planned over several processes. Call it on all of them, with the same weights.
 
-    Parameters
-    ----------
-    job
-        The job that the plan was captured from, with the inputs of this process's replica.
-    devices
-        Device of the plan → ``rank0/cpu:0``, or a list in the plan's order; see
-        `dlplacer.runtime.distributed.ranks`.
-    replicas
-        The number of copies of the plan that run in parallel; more than one needs a plan with collectives
-        (`dlplacer.runtime.distributed.replicated_plan`).
-    timeout_s
-        Seconds to wait for another process.
-    segments
-        As in `dlplacer.apply`, whose errors are raised too.
-
-    Raises
-    ------
-    InputError
-        If the number of processes is another, or they differ in plan, versions, inputs, weights or settings.
+    The `job` has the inputs of this process's replica; `devices` are as for `parse_ranks`. More than one of `replicas`
+    needs a plan with collectives (`dlplacer.runtime.distributed.replicated_plan`). `timeout_s`: seconds to wait for
+    another process. Raises what `dlplacer.apply` raises, and InputError if the number of processes is another, or they
+    differ in plan, versions, inputs, weights or settings.
     """
-    segment_backend(segments)
-    check_plan(plan)
-    require_unscaled_updates(job)
-    require_captured(plan)
+    require_applicable(job, plan, segments)
     require_replicas(plan, replicas)
     with opened_group(plan, devices, replicas, timeout_s) as (group, opened):
         return apply_in_group(job, plan, group, opened, segments)
@@ -348,9 +315,7 @@ def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:
             for leaf in flat_inputs(job)
         ],
         "trained parameters": [name for name, one in job.module.named_parameters() if one.requires_grad],
-        "mode": job.mode,
-        "optimizer": repr(job.update),
-        "autocast": repr(job.autocast),
+        "mode, optimizer and autocast": repr((job.mode, job.update, job.autocast)),
         **{
             name: _checksum(one)
             for name, one in values.items()

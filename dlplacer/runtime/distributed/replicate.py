@@ -5,26 +5,176 @@ read and write the memory of the devices themselves, so the edges to it carry no
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import getitem
+from typing import TYPE_CHECKING, Any
 
-from dlplacer.core.errors import InfeasibleError, InputError, MismatchError, NoPlanError
+import torch
+import torch.distributed as dist
+
+from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.files.structure_hash import structure_sha256
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.place import place
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import build_problem
-from dlplacer.problem.simulate import in_order, replay
-from dlplacer.runtime.distributed.collective_ops import COLLECTIVE, Bucket, names_of, with_collective_ops
-from dlplacer.runtime.distributed.ranks import NETWORK
+from dlplacer.problem.simulate import replay
+from dlplacer.runtime.distributed.group import NETWORK
+
+if TYPE_CHECKING:
+    from dlplacer.runtime.distributed.group import RankGroup
+
+
+COLLECTIVE = "collective"
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Parameters whose gradients are exchanged together; all live on one device of the plan."""
+
+    device: str
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean of a vector over replicas, in place; without a group the vector itself, as for timing alone."""
+
+    bucket: str
+    group: "RankGroup | None" = None
+
+    def __call__(self, flat: torch.Tensor) -> torch.Tensor:
+        if self.group is not None:
+            # Divided first, as by DistributedDataParallel: a sum of float16 may be too large where a mean is not.
+            flat.div_(self.group.ranks.replicas)
+            with self.group.waiting(f"{self.bucket} from ranks {self.group.ranks.peers_of(self.group.rank)}"):
+                dist.all_reduce(flat, group=self.group.peers)
+        return flat
+
+
+def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One vector of all elements."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def unpack(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """The parts of a vector in their shapes, sharing its memory."""
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    return [part.view(tuple(shape)) for part, shape in zip(torch.split(flat, sizes), shapes, strict=True)]
+
+
+def with_collectives(captured: Captured, plan: Plan) -> Captured:
+    """The captured step with the collectives that a plan has; the same object if it has none.
+
+    Ops that name no device are kept off the network. Raises MismatchError if a bucket names a parameter that has no
+    gradient.
+    """
+    described = (plan.graph.capture or {}).get("collectives")
+    if described is None:
+        return captured
+    devices = [device.id for device in plan.topology.devices if device.id != NETWORK]
+    buckets = [Bucket(each["device"], tuple(each["parameters"])) for each in described["buckets"]]
+    graph = with_collective_ops(captured.graph, buckets, devices)
+    codes = dict(captured.executable.codes)
+    gradients = {code.name: code.reads[0] for code in captured.executable.of_role("gradient")}
+
+    def call(op: str, target: Callable[..., Any], *args: Any, reads: Iterable[str]) -> None:
+        codes[op] = OpCode(op, "call", tuple(reads), instructions=(Instruction(op, target, args, {}),))
+
+    for number, bucket in enumerate(buckets):
+        packed, mean, unpacked = names_of(number)
+        values = [gradients[name] for name in bucket.parameters]
+        shapes = [list(_gradient_spec(captured.graph, name).shape) for name in bucket.parameters]
+        call(packed, pack, list(map(Value, values)), reads=dict.fromkeys(values))
+        call(mean, Mean(mean), Value(packed), reads=[packed])
+        call(unpacked, unpack, Value(mean), shapes, reads=[mean])
+        named = enumerate(map(_mean_of, bucket.parameters))
+        parts = (Instruction(name, getitem, (Value(unpacked), position), {}) for position, name in named)
+        codes[unpacked] = replace(codes[unpacked], instructions=(*codes[unpacked].instructions, *parts))
+    exchanged = {name for bucket in buckets for name in bucket.parameters}
+    for op, code in list(codes.items()):
+        if code.role in ("gradient", "update") and code.name in exchanged:
+            mean_of = {gradients[code.name]: _mean_of(code.name)}
+            codes[op] = replace(code, reads=tuple(mean_of.get(read, read) for read in code.reads))
+    return Captured(graph, replace(captured.executable, codes={op.id: codes[op.id] for op in graph.ops}))
+
+
+def with_collective_ops(graph: OpGraph, buckets: Sequence[Bucket], devices: Sequence[str]) -> OpGraph:
+    """The graph with three ops for every bucket, between the gradients and their readers."""
+    ops = {op.id: op if op.devices is not None else replace(op, devices=tuple(devices)) for op in graph.ops}
+    edges = list(graph.edges)
+    for number, bucket in enumerate(buckets):
+        packed, mean, unpacked = names_of(number)
+        specs = tuple(_gradient_spec(graph, name) for name in bucket.parameters)
+        size = sum(spec.bytes for spec in specs)
+        flat = TensorSpec((sum(torch.Size(spec.shape).numel() for spec in specs),), specs[0].dtype, size)
+        here: dict[str, Any] = {"phase": "backward", "devices": (bucket.device,), "dtype": specs[0].dtype}
+        ops[packed] = Op(packed, "pack", bytes_accessed=2 * size, outputs=(flat,), output_bytes=size, **here)
+        attrs = {"device": bucket.device, "parameters": list(bucket.parameters)}
+        ops[mean] = Op(mean, COLLECTIVE, outputs=(flat,), phase="backward", devices=(NETWORK,), attrs=attrs)
+        ops[unpacked] = Op(unpacked, "unpack", 0.0, outputs=specs, **here)
+        edges += [Edge(packed, mean, 0, 0, packed), Edge(mean, unpacked, 0, 0, mean)]
+        for position, (name, spec) in enumerate(zip(bucket.parameters, specs, strict=True)):
+            sink = _sink(graph, name)
+            gradient = graph.edges_into[sink.id][0]
+            readers = (sink.id, f"{name}.update")
+            moved = [edge for edge in edges if edge.target in readers and edge.tensor == gradient.tensor]
+            edges = [edge for edge in edges if edge not in moved]
+            if not any(edge.target == packed and edge.tensor == gradient.tensor for edge in edges):
+                edges.append(replace(gradient, target=packed))
+            edges += [Edge(unpacked, edge.target, spec.bytes, position, _mean_of(name)) for edge in moved]
+    # In an order in which they can run: what reads a mean comes last.
+    last = {op for bucket in buckets for name in bucket.parameters for op in (f"{name}.grad", f"{name}.update")}
+    ordered = sorted(ops.values(), key=lambda op: op.id in last)
+    extended = replace(graph, ops=tuple(ordered), edges=tuple(edges))
+    return replace(extended, structure_sha256=structure_sha256(extended))
+
+
+def with_group(executable: Executable, group: "RankGroup") -> Executable:
+    """The executable whose collectives really talk to the other replicas."""
+
+    def bound(code: OpCode) -> OpCode:
+        instructions = tuple(
+            replace(entry, target=replace(entry.target, group=group)) if isinstance(entry.target, Mean) else entry
+            for entry in code.instructions
+        )
+        return replace(code, instructions=instructions)
+
+    return replace(executable, codes={op: bound(code) for op, code in executable.codes.items()})
+
+
+def names_of(number: int) -> tuple[str, str, str]:
+    """Ids of a bucket's ops: those that pack, take the mean and unpack."""
+    return f"pack.{number}", f"all_reduce.{number}", f"unpack.{number}"
+
+
+def _mean_of(parameter: str) -> str:
+    return f"{parameter}.grad.mean"
+
+
+def _sink(graph: OpGraph, parameter: str) -> Op:
+    name = f"{parameter}.grad"
+    if name not in graph.index:
+        raise MismatchError(f"a collective exchanges the gradient of {parameter!r}, which the step does not compute")
+    return graph.op(name)
+
+
+def _gradient_spec(graph: OpGraph, parameter: str) -> TensorSpec:
+    """Shape, dtype and bytes of a gradient: those of its parameter."""
+    group = _sink(graph, parameter).colocate
+    return next(op for op in graph.ops if op.kind == "parameter" and op.colocate == group).outputs[0]
+
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
 """As torch's DistributedDataParallel."""
 
-_LIST_LIMIT_S = 5.0
 _SLOWER = 1.25
 _LEAST_LATENCY_S = 1e-9
 
@@ -32,9 +182,8 @@ _LEAST_LATENCY_S = 1e-9
 def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> Plan:
     """The plan with one collective per bucket of gradients, each as early as its gradients allow.
 
-    The placement of the plan stays. Its order stays too, and what reads the gradients' means (and the updates, where
-    they are part of the step) comes last on every device, in the order of the buckets; or a list schedule on that
-    placement, which puts the gradients first, if the step is shorter with it.
+    Placement and order of the plan stay. What reads the gradients' means (and the updates, where they are part of the
+    step) comes last on every device, in the order of the buckets.
 
     Parameters
     ----------
@@ -67,15 +216,13 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
     buckets = buckets_of(plan, ready_s, bucket_bytes)
     topology = with_network(plan.topology)
     graph = with_collective_ops(plan.graph, buckets, [device.id for device in plan.topology.devices])
-    described = {"replicas": replicas, "buckets": [bucket.to_dict() for bucket in buckets]}
+    described = {
+        "replicas": replicas,
+        "buckets": [{"device": bucket.device, "parameters": [*bucket.parameters]} for bucket in buckets],
+    }
     graph = replace(graph, capture={**(plan.graph.capture or {}), "collectives": described})
     graph = with_exchange_times(graph, topology, all_reduce)
-    kept = _replayed(plan, graph, topology, buckets, ready_s)
-    earlier = _list_scheduled(plan, kept)
-    if earlier is None:
-        return kept
-    other = _replayed(earlier, graph, topology, buckets, _gradients_ready_s(earlier))
-    return min((kept, other), key=lambda made: made.makespan_s)
+    return _replayed(plan, graph, topology, buckets, ready_s)
 
 
 def with_network(topology: Topology) -> Topology:
@@ -118,14 +265,13 @@ def with_exchange_times(graph: OpGraph, topology: Topology, all_reduce: AlphaBet
     Packing is free where the rate of a device's memory is not known; profiling on the devices measures it.
     """
     route_s = 2 * max(link.latency_s for link in topology.links if link.target == NETWORK)
-    exchanged = {
-        op.id: {NETWORK: max(0.0, all_reduce.time_s(op.outputs[0].bytes) - route_s)}
-        for op in graph.ops
-        if op.kind == COLLECTIVE
-    }
-    graph = replace(graph, ops=tuple(replace(op, time_s=exchanged.get(op.id, op.time_s)) for op in graph.ops))
-    graph = with_times(graph, topology)
     kinds = [kind for kind in topology.device_types if kind != NETWORK]
+
+    def exchanged(op: Op) -> Op:
+        return replace(op, time_s={NETWORK: max(0.0, all_reduce.time_s(op.outputs[0].bytes) - route_s)})
+
+    ops = (exchanged(op) if op.kind == COLLECTIVE else op for op in graph.ops)
+    graph = with_times(replace(graph, ops=tuple(ops)), topology)
     packed = {op.id: {kind: op.time_on(kind) or 0.0 for kind in kinds} for op in graph.ops if op.kind == "pack"}
     return replace(graph, ops=tuple(replace(op, time_s=packed.get(op.id, op.time_s)) for op in graph.ops))
 
@@ -176,17 +322,4 @@ def _replayed(
         ops=ops,
         transfers=transfers,
         memory=memory_use(problem, ops, transfers),
-    )
-
-
-def _list_scheduled(plan: Plan, replicated: Plan) -> Plan | None:
-    """The plan of one replica in the order of a list schedule that knows the readers of every gradient, if any."""
-    pinned = tuple(replace(op, devices=(replicated.placement[op.id],)) for op in replicated.graph.ops)
-    graph = replace(replicated.graph, ops=pinned)
-    try:
-        found = place(graph, replicated.topology, plan.options, method="list", time_limit_s=_LIST_LIMIT_S).plan
-    except (InfeasibleError, NoPlanError):
-        return None
-    return replace(
-        plan, ops=tuple(entry for entry in in_order(found) if entry.op in plan.scheduled), transfers=found.transfers
     )

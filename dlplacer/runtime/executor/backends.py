@@ -12,7 +12,7 @@ from torch import fx
 
 from dlplacer.core.errors import InputError, RunError, first_line
 from dlplacer.frontend.torch.executable import OpCode
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM, Streams, capturing
+from dlplacer.runtime.devices.cuda import COMPUTE_STREAM, Streams, capturing
 from dlplacer.runtime.executor.segment_graph import SegmentGraph, boxed_module
 from dlplacer.runtime.executor.stateful_ops import generator_lock
 
@@ -106,30 +106,21 @@ def captured_refusal(code: OpCode) -> str | None:
 
 
 @dataclass
-class GraphMemory:
-    """The memory that the graphs of one device in one program share.
-
-    The `pool` is that of their first captures: they are replayed in that order, so that one may use again what another
-    has left. What they hand on stays alive: `static` says where a graph leaves a tensor in every step.
-    """
-
-    pool: Any
-    static: dict[str, torch.Tensor] = field(default_factory=dict)
-
-
-@dataclass
 class CudaGraphs(SegmentBackend):
     """The segments of one program as graphs; a segment that cannot be captured is left to its ops.
 
     A graph has at `least` so many kernels: replaying one costs about what issuing two or three ops costs. `notes` say
-    why segments are not replayed, `replays` how often graphs were.
+    why segments are not replayed, `replays` how often graphs were. The first captures of a device share a pool: they
+    are replayed in that order, so that one may use again what another has left. What they hand on stays alive: `static`
+    says where a graph leaves a tensor of a device in every step.
     """
 
     least: int = 8
     leaves_values: bool = True
     notes: list[str] = field(default_factory=list)
     replays: int = 0
-    _memory: dict[int, GraphMemory] = field(default_factory=dict)
+    static: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
+    _pools: dict[int, Any] = field(default_factory=dict)
 
     def refusal(self, code: OpCode) -> str | None:
         """As `captured_refusal`."""
@@ -144,9 +135,9 @@ class CudaGraphs(SegmentBackend):
         kernels = sum(node.op == "call_function" and node.target is not getitem for node in code.graph.nodes)
         if streams is None or kernels < self.least:
             return eager
-        if id(streams) not in self._memory:
-            self._memory[id(streams)] = GraphMemory(streams.backend.torch.graph_pool_handle())
-        return _Captured(eager, code, streams, self, self._memory[id(streams)])
+        if id(streams) not in self._pools:
+            self._pools[id(streams)] = streams.backend.torch.graph_pool_handle()
+        return _Captured(eager, code, streams, self, self._pools[id(streams)])
 
 
 @dataclass
@@ -155,7 +146,7 @@ class _Captured:
     code: SegmentGraph
     streams: Streams
     graphs: CudaGraphs
-    memory: GraphMemory
+    pool: Any
     _calls: int = 0
     _captures: int = 0
     _given_up: bool = False
@@ -193,7 +184,7 @@ class _Captured:
         self._fill(given)
         cuda = self.streams.backend.torch
         # One that is captured again comes after those that are replayed behind it, which write to all that was free.
-        graph, pool = cuda.CUDAGraph(), self.memory.pool if self._captures == 1 else cuda.graph_pool_handle()
+        graph, pool = cuda.CUDAGraph(), self.pool if self._captures == 1 else cuda.graph_pool_handle()
         try:
             # A thread that draws random numbers on this device meanwhile would move the generator that a capture holds.
             with capturing, generator_lock(self.code.device.torch_device):
@@ -223,7 +214,7 @@ class _Captured:
                 made.append(value.clone())
             else:
                 made.append(value)
-                self.memory.static[name] = value
+                self.graphs.static[id(self.streams), name] = value
         return made
 
     def _give_up(self, reason: str) -> bool:
@@ -237,8 +228,8 @@ class _Captured:
     def _stays(self, position: int, value: torch.Tensor) -> bool:
         """True if a tensor is at the same place in every step: it comes from outside, or another graph leaves it."""
         code = self.code
-        is_read = position < len(code.read)
-        return position in code.lasting or (is_read and self.memory.static.get(code.read[position]) is value)
+        name = code.read[position] if position < len(code.read) else ""
+        return position in code.lasting or self.graphs.static.get((id(self.streams), name)) is value
 
 
 def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

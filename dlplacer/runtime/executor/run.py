@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from dlplacer.core.errors import RunError, first_line
 from dlplacer.runtime.devices.base import Reply, RuntimeDevice
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM, Streams, capturing
+from dlplacer.runtime.devices.cuda import COMPUTE_STREAM, Streams, capturing
 
 Values = dict[str, Any]
 """Tensor name → tensor that a device holds; None for an edge that carries only an order."""
@@ -25,14 +25,6 @@ class StepInputs:
 
     bound: Mapping[str, Any]
     seed: int
-
-
-class OpSpan(NamedTuple):
-    """An op, and when its device turned to it and was done with it."""
-
-    op: str
-    start_s: float
-    end_s: float
 
 
 @dataclass
@@ -64,12 +56,10 @@ class DeviceTimeline:
         self.marks.append((op, self._resumed, end))
         self._resumed = end
 
-    def spans(self, device: RuntimeDevice) -> list[OpSpan]:
-        """The ops in order, in seconds since the program's start."""
+    def spans(self, device: RuntimeDevice) -> list[tuple[str, float, float]]:
+        """The ops in order, each with begin and end in seconds since the program's start."""
         since = self._origin
-        return [
-            OpSpan(op, device.elapsed_s(since, begin), device.elapsed_s(since, end)) for op, begin, end in self.marks
-        ]
+        return [(op, device.elapsed_s(since, begin), device.elapsed_s(since, end)) for op, begin, end in self.marks]
 
 
 @dataclass

@@ -62,32 +62,14 @@ class Updater:
         update = self._adam if self._rule.kind == "adam" else self._sgd
         update(self._rule, names, [*weights], like_weights)
 
-    def state_dict(self) -> dict[str, Any]:
-        """State of every parameter."""
-        return {"state": dict(self.state)}
-
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Take over the value of `state_dict`."""
-        self.state = dict(saved["state"])
-
     def _sgd(
         self, rule: Optimizer, names: Sequence[str], weights: list[torch.Tensor], gradients: list[torch.Tensor]
     ) -> None:
-        has_state = rule.kind == "momentum"
+        momentum = rule.momentum if rule.kind == "momentum" else 0.0
         momenta: list[torch.Tensor | None] = [self.state.get(name, (None,))[0] for name in names]
-        sgd(
-            weights,
-            gradients,
-            momenta,
-            foreach=True,
-            weight_decay=rule.weight_decay,
-            momentum=rule.momentum if has_state else 0.0,
-            lr=rule.lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )
-        if has_state:
+        rates: dict[str, Any] = {"lr": rule.lr, "weight_decay": rule.weight_decay, "momentum": momentum}
+        sgd(weights, gradients, momenta, foreach=True, dampening=0.0, nesterov=False, maximize=False, **rates)
+        if rule.kind == "momentum":
             self.state.update((name, (made,)) for name, made in zip(names, momenta, strict=True) if made is not None)
 
     def _adam(
@@ -98,24 +80,12 @@ class Updater:
                 step = torch.zeros((), dtype=torch.float32, device=weight.device)
                 self.state[name] = (torch.zeros_like(weight), torch.zeros_like(weight), step)
         means, squares, steps = map(list, zip(*(self.state[name] for name in names), strict=True))
-        adam(
-            weights,
-            gradients,
-            means,
-            squares,
-            [],
-            steps,
-            # A fused kernel updates weights whose elements fill their memory, and are real.
-            fused=all(weight.is_floating_point() and length(weight) == weight.numel() for weight in weights),
-            has_complex=any(weight.is_complex() for weight in weights),
-            amsgrad=False,
-            beta1=rule.betas[0],
-            beta2=rule.betas[1],
-            lr=rule.lr,
-            weight_decay=rule.weight_decay,
-            eps=rule.eps,
-            maximize=False,
-        )
+        rates: dict[str, Any] = {"lr": rule.lr, "weight_decay": rule.weight_decay, "eps": rule.eps}
+        rates |= {"beta1": rule.betas[0], "beta2": rule.betas[1], "amsgrad": False, "maximize": False}
+        # A fused kernel updates weights whose elements fill their memory, and are real.
+        rates["fused"] = all(weight.is_floating_point() and length(weight) == weight.numel() for weight in weights)
+        rates["has_complex"] = any(weight.is_complex() for weight in weights)
+        adam(weights, gradients, means, squares, [], steps, **rates)
 
 
 def length(tensor: torch.Tensor) -> int:

@@ -1,6 +1,8 @@
 """A planned ONNX model cut into sub-models, and run by onnxruntime with a thread for each device."""
 
+import json
 import math
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,12 +18,14 @@ from numpy.typing import NDArray
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, MismatchError, RunError, first_line
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import TensorSpec
 from dlplacer.core.plan import Plan
-from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
-from dlplacer.frontend.onnx.onnx_values import reads, values_of
+from dlplacer.frontend.onnx.onnx_values import OnnxFile, data_inputs, reads, values_of
 from dlplacer.machines.cores import usable_cores
+from dlplacer.machines.costs.device_table import CORE
 from dlplacer.runtime.devices.cpu import pin_thread
+from dlplacer.runtime.profile.op_times import typical
 
 _ENDING = "ExecutionProvider"
 _CPU = "CPU" + _ENDING
@@ -89,14 +93,9 @@ def open_session(
 ) -> Any:
     """A session that computes with one thread of the host, by default on a core.
 
-    Raises InputError if onnxruntime is not installed, and RunError if it cannot run the model.
-
-    Parameters
-    ----------
-    profile_prefix
-        Start of the name of the trace that the session writes when profiling ends; None: it writes none.
-    optimized
-        True if nodes may be fused and folded; otherwise every node of the file is executed separately.
+    `profile_prefix` is the start of the name of a trace that it writes when profiling ends. Unless it is `optimized`,
+    every node of the file is executed separately. Raises InputError if onnxruntime is not installed, and RunError if it
+    cannot run the model.
     """
     onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()
@@ -202,7 +201,8 @@ def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
                 read_by[name].add(key)
     given = {value.name for value in data_inputs(file.model)}
     order = {node.name: place for place, node in enumerate(file.model.graph.node)}
-    parts = []
+    parts: list[Part] = []
+    constant = [name for name in returned if name in values.constant]
     for key in sorted(grouped):
         nodes = sorted(grouped[key], key=order.__getitem__)
         inputs = dict.fromkeys(
@@ -214,9 +214,10 @@ def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
             for name in by_name[node].output
             if name and (name in returned or read_by[name] - {key})
         ]
-        # What nobody reads is not run: a session must be asked for something.
+        # What nobody reads is not run: a session must be asked for something. The first part returns the constants.
         if outputs:
-            parts.append(Part(key[1], tuple(nodes), tuple(inputs), tuple(outputs)))
+            parts.append(Part(key[1], tuple(nodes), tuple(inputs), (*outputs, *constant)))
+            constant = []
     return tuple(parts)
 
 
@@ -300,7 +301,6 @@ class PlacedOnnx:
         chosen = {device: OnnxDevice(place) for place, device in enumerate(used)} if devices is None else devices
         self._devices = {name: chosen[name] for name in used}
         self._sessions = [open_session(sub_model(file, part), device=chosen[part.device]) for part in self.parts]
-        self._constants = _constant_outputs(file)
         cores = {name: _core(name, device) for name, device in self._devices.items() if device.provider is None}
         pinned: dict[str, Any] = {name: (pin_thread, (core,)) for name, core in cores.items()}
         self._pools = {name: ThreadPoolExecutor(1, f"onnx-{name}", *pinned.get(name, ())) for name in self._devices}
@@ -324,8 +324,7 @@ class PlacedOnnx:
         ]
         for future in done:
             future.result()
-        names = [value.name for value in self.file.model.graph.output]
-        return {name: as_array(ready[name].result()) if name in ready else self._constants[name] for name in names}
+        return {value.name: as_array(ready[value.name].result()) for value in self.file.model.graph.output}
 
     def close(self) -> None:
         """End the threads."""
@@ -400,16 +399,6 @@ def random_array(name: str, spec: TensorSpec, draw: np.random.Generator | None =
         raise InputError(text) from error
 
 
-def _constant_outputs(file: OnnxFile) -> dict[str, NDArray[Any]]:
-    """The model's outputs that depend on no input."""
-    constant = values_of(file).constant
-    names = tuple(value.name for value in file.model.graph.output if value.name in constant)
-    if not names:
-        return {}
-    session = open_session(sub_model(file, Part("no device", (), (), names)))
-    return dict(zip(names, run_session(session, None, {}), strict=True))
-
-
 def _core(name: str, device: OnnxDevice) -> int:
     """The core of a device, as the system numbers it."""
     usable = usable_cores()
@@ -441,3 +430,70 @@ def _difference(one: NDArray[Any], other: NDArray[Any]) -> float:
     a, b = one.astype(np.float64), other.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     return float(np.max(np.abs(np.subtract(a, b, out=np.zeros_like(a), where=~same))))
+
+
+_KERNEL_TIME = "_kernel_time"
+
+
+def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2) -> dict[str, dict[str, float]]:
+    """Device type → op id → seconds on one core, every node run by itself; see `typical`.
+
+    A node that onnxruntime replaces by several, as it has no kernel for it, is timed in a session of its own.
+
+    Raises InputError if onnxruntime is not installed, and RunError if it cannot run the model.
+    """
+    count, inputs = warmup + steps, random_inputs(file)
+    model: Any = onnx.ModelProto()
+    model.CopyFrom(file.model)
+    # Nodes that onnxruntime makes, and those of subgraphs, may have the names of others.
+    marks = {node.name: f"{node.name} (node {number})" for number, node in enumerate(model.graph.node)}
+    for node in model.graph.node:
+        node.name = marks[node.name]
+    found = _kernel_times(model, inputs, count)
+    wanted = [str(op.attrs["node"]) for op in graph.ops if "node" in op.attrs]
+    times = {name: _per_step(found[marks[name]], count) for name in wanted if marks[name] in found}
+    times |= _replaced_times(file, [name for name in wanted if name not in times], count)
+    none = [0.0] * count
+    by_op = {op.id: times.get(str(op.attrs.get("node", "")), none) for op in graph.ops}
+    samples = [{op: seconds[number] for op, seconds in by_op.items()} for number in range(warmup, count)]
+    return {CORE: typical(samples)}
+
+
+def _kernel_times(model: onnx.ModelProto, inputs: Tensors, count: int) -> dict[str, list[float]]:
+    """Name of a node that ran → seconds of each of its runs, in the given number of runs of the model."""
+    with tempfile.TemporaryDirectory() as folder:
+        session = open_session(model, Path(folder) / "profile", optimized=False)
+        for _ in range(count):
+            run_session(session, None, inputs)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    durations: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        name = str(event.get("name", ""))
+        if event.get("cat") == "Node" and name.endswith(_KERNEL_TIME):
+            durations[name.removesuffix(_KERNEL_TIME)].append(event["dur"] * 1e-6)
+    return dict(durations)
+
+
+def _replaced_times(file: OnnxFile, names: Sequence[str], count: int) -> dict[str, list[float]]:
+    """Node → [step] → seconds of all nodes that it is replaced by, on random inputs; equal nodes are timed once."""
+    values = values_of(file)
+    of_kind: dict[object, list[float]] = {}
+    times = {}
+    nodes: list[Any] = [node for node in file.model.graph.node if node.name in names]
+    for node in nodes:
+        attributes = tuple(sorted(entry.SerializeToString(deterministic=True) for entry in node.attribute))
+        kind = node.domain, node.op_type, attributes, tuple(map(values.specs.get, node.input))
+        if kind not in of_kind:
+            inputs = tuple(name for name in reads(node) if name not in values.constant)
+            made = tuple(name for name in node.output if name in values.specs)
+            given = {name: random_array(name, values.specs[name]) for name in inputs}
+            runs = _kernel_times(sub_model(file, Part("one core", (node.name,), inputs, made)), given, count).values()
+            of_kind[kind] = [sum(step) for step in zip(*(_per_step(each, count) for each in runs), strict=True)]
+        times[node.name] = of_kind[kind] or [0.0] * count
+    return times
+
+
+def _per_step(times: list[float], count: int) -> list[float]:
+    """[step] → seconds of a node that may run several times in a step."""
+    runs = len(times) // count
+    return [sum(times[number * runs : (number + 1) * runs]) for number in range(count)]

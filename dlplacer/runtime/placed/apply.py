@@ -18,8 +18,8 @@ from dlplacer.planning.one_device import one_device_note
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.executor.backends import segment_backend
-from dlplacer.runtime.placed.guards import require_unscaled_updates
 from dlplacer.runtime.placed.placed_module import PlacedModule
+from dlplacer.runtime.placed.variant import require_unscaled_updates
 
 
 def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, segments: str = "eager") -> PlacedModule:
@@ -45,10 +45,7 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, s
     InputError
         If a device is missing or not here.
     """
-    segment_backend(segments)
-    check_plan(plan)
-    require_unscaled_updates(job)
-    require_captured(plan)
+    require_applicable(job, plan, segments)
     alone = one_device_note(plan)
     if alone is not None:
         print(f"dlplacer: {alone}", file=sys.stderr)
@@ -71,11 +68,16 @@ def _note_autocast(job: Job, plan: Plan, devices: Mapping[str, RuntimeDevice]) -
     planned = "cuda" if CUDA_AUTOCAST in (plan.graph.capture or {})["rewrites"] else "cpu"
     types = {device.torch_device.type for device in devices.values()}
     if job.autocast is not None and planned not in types:
-        print(
-            f"dlplacer: the plan was captured with autocast's lists for {planned}, and runs on {', '.join(types)}; "
-            "capture with the autocast_on of the devices for the same dtypes as in plain PyTorch there",
-            file=sys.stderr,
-        )
+        how = f"casts by autocast's lists for {planned}, and runs on {', '.join(types)}"
+        print(f"dlplacer: the plan {how}; plain PyTorch has other dtypes there: set autocast_on", file=sys.stderr)
+
+
+def require_applicable(job: Job, plan: Plan, segments: str) -> None:
+    """Raise CheckError, MismatchError or InputError unless a plan can be applied to a job."""
+    segment_backend(segments)
+    check_plan(plan)
+    require_unscaled_updates(job)
+    require_captured(plan)
 
 
 def require_captured(plan: Plan) -> None:

@@ -1,10 +1,10 @@
 """A module that runs on the planned devices, with the parameters and buffers of its job's module."""
 
-import contextlib
-import copy
-import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NoReturn
 
 import torch
@@ -15,17 +15,26 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job
-from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs
-from dlplacer.frontend.torch.tracing.hooks import accumulation_hooks, gradient_hooks
+from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, is_flat
 from dlplacer.frontend.torch.tracing.passes import EVERY_STEP
-from dlplacer.frontend.torch.tracing.step_module import extent, set_training
+from dlplacer.frontend.torch.tracing.step_module import (
+    GLOBAL_HOOKS,
+    accumulation_hooks,
+    extent,
+    gradient_hooks,
+    set_training,
+)
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.backends import CudaGraphs
 from dlplacer.runtime.executor.run import DeviceTimeline, StepInputs, StepState
 from dlplacer.runtime.executor.stateful_ops import Updater
-from dlplacer.runtime.placed.guards import (
-    in_order,
+from dlplacer.runtime.placed.variant import (
+    Layouts,
+    Variant,
+    layouts_of,
+    named_like,
+    order_like,
     require_autocast,
     require_data,
     require_inputs,
@@ -33,9 +42,167 @@ from dlplacer.runtime.placed.guards import (
     require_unwritten,
     require_whole,
 )
-from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of, order_like
-from dlplacer.runtime.placed.variants import ModuleSnapshot, Variants
-from dlplacer.runtime.program.lower import Order
+from dlplacer.runtime.program.program import Order
+
+MOST_VARIANTS = 16
+"""An input pipeline that pads to a few lengths, in both modes, fits; a variant of 2,000 ops takes about 10 MB."""
+_TENSOR_TABLES = ("_parameters", "_buffers")
+_making = threading.RLock()
+"""Held while a step is captured, one in the whole process: Dynamo has global state, and modules hold stand-ins then."""
+
+
+class ModuleSnapshot:
+    """Sub-modules with their classes and modes, hooks, and tensors with their traits, as they were.
+
+    Every call of a placed module asks `holds`, so that is a few comparisons in C of lists laid out in advance. `roots`:
+    prefix of names → module, as for a job's module and its loss. `tensors`: parameters and buffers by name, a tied one
+    under each of its names. `is_first`: whether it is of the modules as the plan was applied.
+    """
+
+    def __init__(self, roots: Mapping[str, nn.Module], is_first: bool = False) -> None:
+        self.is_first = is_first
+        # As `named_parameters` goes over them: a module under each of its names.
+        named = [
+            (_joined(prefix, path), module)
+            for prefix, root in roots.items()
+            for path, module in root.named_modules(remove_duplicate=False)
+        ]
+        self.modules = [module for _, module in named]
+        self._kinds = [*map(type, self.modules)]
+        self._modes = self._training()
+        tables: list[Mapping[Any, Any]] = [*chain.from_iterable(map(_tables, self.modules)), *GLOBAL_HOOKS]
+        # Most are of hooks, a dozen for each module: whether all are empty still, `any` sees at once.
+        self._empty = [table for table in tables if not table]
+        self._live = [table for table in tables if table]
+        self._copies = [dict(table) for table in self._live]
+        self._tensor_tables = [vars(module)[table] for module in self.modules for table in _TENSOR_TABLES]
+        self._tensor_names = [*chain.from_iterable(self._tensor_tables)]
+        places = ((path, name) for path, module in named for table in _TENSOR_TABLES for name in vars(module)[table])
+        self._full_names = [_joined(path, name) for path, name in places]
+        found = self._found()
+        self._adopt(found, [*map(id, found)])
+        self._traits = _traits(found)
+        self._ties = _ties(self._ids)
+
+    def holds(self) -> bool:
+        """True if everything is as it was."""
+        same = not any(self._empty) and self._live == self._copies
+        same = same and [*map(type, self.modules)] == self._kinds and self._training() == self._modes
+        return same and self._tensors_hold()
+
+    def _training(self) -> list[bool]:
+        return [module.training for module in self.modules]
+
+    def _tensors_hold(self) -> bool:
+        if [*chain.from_iterable(self._tensor_tables)] != self._tensor_names:
+            return False
+        found = self._found()
+        ids = [*map(id, found)]
+        if _traits(found) != self._traits:
+            return False
+        if ids != self._ids:
+            # Other objects alone are no edit: FSDP puts the gathered parameters in the place of their pieces.
+            if _ties(ids) != self._ties:
+                return False
+            self._adopt(found, ids)
+        return True
+
+    def _found(self) -> list[torch.Tensor | None]:
+        return [*chain.from_iterable(map(dict.values, self._tensor_tables))]
+
+    def _adopt(self, found: list[torch.Tensor | None], ids: list[int]) -> None:
+        self._ids = ids
+        pairs = zip(self._full_names, found, strict=True)
+        self.tensors: dict[str, torch.Tensor] = {name: tensor for name, tensor in pairs if tensor is not None}
+
+
+class Variants:
+    """Finds the variant for a call, or makes it; the one used longest ago makes room.
+
+    `make` captures a step at the inputs of a job, in the present state of the modules, and compiles it.
+    """
+
+    def __init__(self, roots: Mapping[str, nn.Module], make: Callable[[Job, ModuleSnapshot], Variant]) -> None:
+        self._roots, self._make = roots, make
+        self._found: OrderedDict[tuple[ModuleSnapshot, Hashable], Variant] = OrderedDict()
+        self._latest = ModuleSnapshot(roots, is_first=True)
+
+    def state(self) -> ModuleSnapshot:
+        """The snapshot that holds now."""
+        with _making:
+            if not self._latest.holds():
+                known = dict.fromkeys(state for state, _ in reversed(self._found))
+                latest = next((state for state in known if state.holds()), None)
+                if latest is None:
+                    latest = ModuleSnapshot(self._roots)
+                    # A sub-module that was swapped out is not kept alive for the case that it comes back.
+                    for key in [key for key in self._found if [*map(id, key[0].modules)] != [*map(id, latest.modules)]]:
+                        del self._found[key]
+                self._latest = latest
+            return self._latest
+
+    def add(self, job: Job, variant: Variant, state: ModuleSnapshot) -> None:
+        """Use a variant for the inputs of a job in a state of the modules."""
+        with _making:
+            self._found[state, step_key(job)] = variant
+            while len(self._found) > MOST_VARIANTS:
+                self._found.popitem(last=False)
+
+    def find(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
+        """The variant for the inputs of a job, and the tensors of the modules by name.
+
+        It is made by the first thread that asks, while the others wait for it.
+        """
+        with _making:
+            state = self.state()
+            key = state, step_key(job)
+            if key in self._found:
+                self._found.move_to_end(key)
+            else:
+                self.add(job, self._make(job, state), state)
+            return self._found[key], state.tensors
+
+    def forget(self) -> None:
+        """Take the present state, and every one to come, for a new one."""
+        with _making:
+            self._found.clear()
+            self._latest = ModuleSnapshot(self._roots)
+
+
+def step_key(job: Job) -> Hashable:
+    """Mode, shapes, other values and nesting of the inputs."""
+    targets = job.targets if job.mode == "train" else ()
+    if not job.kwargs and is_flat(job.args) and is_flat(targets):
+        return job.mode, tuple([tuple(leaf.shape) for leaf in (*job.args, *targets)]), len(targets)
+    leaves, nesting = pytree.tree_flatten((job.args, dict(job.kwargs), targets))
+    return job.mode, tuple(map(_described, leaves)), repr(nesting)
+
+
+def _described(leaf: Any) -> Hashable:
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape)
+    # By bits: NaN is not equal to itself, 0.0 is equal to -0.0, and 1 to 1.0 and to True.
+    return type(leaf).__name__, struct.pack("d", leaf) if isinstance(leaf, float) else leaf
+
+
+def _tables(module: nn.Module) -> Iterator[Mapping[Any, Any]]:
+    """The sub-modules of a module, and its hooks of every kind."""
+    for name, value in vars(module).items():
+        if name == "_modules" or ("_hooks" in name and isinstance(value, dict)):
+            yield value
+
+
+def _traits(found: list[torch.Tensor | None]) -> list[object]:
+    return [None if one is None else (one.shape, one.stride(), one.dtype, one.requires_grad) for one in found]
+
+
+def _ties(ids: list[int]) -> list[int]:
+    first: dict[int, int] = {}
+    return [first.setdefault(one, position) for position, one in enumerate(ids)]
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name
 
 
 def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:
@@ -126,16 +293,9 @@ class PlacedModule(nn.Module):
     captured again when it is called, and keeps the placement by op id. After any other change of Python state that the
     step reads, call `recapture`.
 
-    Attributes
-    ----------
-    records
-        True if calls of `step` and calls in evaluation mode record the times of every op.
-    timelines
-        Device name in the plan → what the last recorded step took there.
-    step_seed
-        The number from which the random ops of the last step drew.
-    segments
-        As `dlplacer.apply` was told.
+    While it `records`, calls of `step` and calls in evaluation mode record the times of every op; `timelines`: device
+    name in the plan → what the last recorded step took there. `step_seed` is the number from which the random ops of
+    the last step drew.
     """
 
     def __init__(
@@ -153,7 +313,6 @@ class PlacedModule(nn.Module):
         self.timelines: Mapping[str, DeviceTimeline] = {}
         self.plan = plan
         self.devices = dict(devices)
-        self._users: weakref.WeakSet[PlacedModule] = weakref.WeakSet([self])
         self.updater = Updater(job.update)
         if job.mode == "infer" or not job.module.training:
             self.train(job.mode == "train")
@@ -176,9 +335,9 @@ class PlacedModule(nn.Module):
         super().__setattr__(name, value)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse: threads and devices are of this process."""
+        """Refuse to be copied or saved: threads and devices are of this process."""
         raise InputError(
-            "a placed module is bound to the devices of this process and cannot be saved; save its state, "
+            "a placed module is bound to the devices of this process and cannot be copied or saved; save its state, "
             "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
         )
 
@@ -209,7 +368,7 @@ class PlacedModule(nn.Module):
         RunError
             If an op fails; names the op, its module and its device.
         """
-        with kept_interrupts(), _kept_grad_mode():
+        with kept_interrupts():
             job = self._called_with(inputs, kwargs)
             if not self.training:
                 return self._evaluate(job)
@@ -227,7 +386,7 @@ class PlacedModule(nn.Module):
         if not self.training:
             raise MismatchError("step() trains, but the module is in evaluation mode; call train() first")
         require_no_own_hooks(self)
-        with kept_interrupts(), _kept_grad_mode():
+        with kept_interrupts():
             variant, tensors, bound = self._training_step(self._called_with(inputs, kwargs))
             state = self._run(variant, variant.with_tangent(bound, None))
             if self._job.update is None:
@@ -261,33 +420,9 @@ class PlacedModule(nn.Module):
         return tuple(backend.notes) if isinstance(backend, CudaGraphs) else ()
 
     def close(self) -> None:
-        """End the devices' threads, unless a copy of this module uses them; the module cannot run afterwards."""
-        self._users.discard(self)
-        if not self._users:
-            for device in self.devices.values():
-                device.close()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "PlacedModule":
-        """A copy with tensors of its own, which runs by the same plan on the same devices."""
-        job = self._job
-        loss = copy.deepcopy(job.loss, memo) if isinstance(job.loss, nn.Module) else job.loss
-        module = copy.deepcopy(job.module, memo)
-        copied = self._of(replace(job, module=module, loss=loss), self.captured.with_constants(memo))
-        memo[id(self)] = copied
-        for ours, theirs in zip(self.modules(), copied.modules(), strict=True):
-            theirs.training = ours.training
-        copied._job.module.training = self.training
-        if not self._variants.state().is_first:
-            copied._variants.forget()  # captured before an edit that the copied module has
-        copied._users = self._users
-        copied._users.add(copied)
-        copied.records = self.records
-        copied.updater.load_state_dict(copy.deepcopy(self.updater.state_dict(), memo))
-        return copied
-
-    def _of(self, job: Job, captured: Captured) -> "PlacedModule":
-        """The same step of another module on the same devices."""
-        return type(self)(job, self.plan, captured, self.devices, segments=self.segments)
+        """End the devices' threads; the module cannot run afterwards."""
+        for device in self.devices.values():
+            device.close()
 
     def _called_with(self, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """The job with the inputs of a call."""
@@ -295,7 +430,7 @@ class PlacedModule(nn.Module):
         if len(inputs) not in (count, count + extra):
             raise InputError(f"the step takes {count} inputs and {extra} targets; {len(inputs)} values were given")
         args, targets = tuple(inputs[:count]), tuple(inputs[count:])
-        named = in_order(self._job.kwargs, kwargs)
+        named = named_like(self._job.kwargs, kwargs)
         require_autocast(self._job)
         require_inputs(self._job, args, named, targets, torch.is_grad_enabled())
         return self._job.with_inputs(args, named, targets)
@@ -375,17 +510,3 @@ class PlacedModule(nn.Module):
             require_data(code.name, tensor)
             # Through .data, so that optimizers which hold the Parameter keep holding the same object.
             tensor.data = tensor.data.to(self.devices[variant.home[code.op]].torch_device)
-
-
-@contextlib.contextmanager
-def _kept_grad_mode() -> Iterator[None]:
-    """Leave the calling thread's gradient mode as it was, also when a Ctrl-C strikes while ``torch.no_grad`` ends.
-
-    ``no_grad`` is written in Python: interrupted just before it ends, it leaves gradients off for all that follows.
-    """
-    before = torch.is_grad_enabled()
-    try:
-        yield
-    except BaseException:
-        torch.set_grad_enabled(before)
-        raise

@@ -1,31 +1,149 @@
 """The step for one set of input shapes and one mode: captured, ordered, lowered, checked, and compiled for devices."""
 
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import networkx as nx
 import torch
+from torch import nn
+from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
+from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
+from dlplacer.frontend.torch.job import Job, leaves_of
 from dlplacer.frontend.torch.tracing.kernels import laid_out
+from dlplacer.frontend.torch.tracing.quiet import autocast_types
+from dlplacer.frontend.torch.tracing.stand_in import is_empty
+from dlplacer.frontend.torch.tracing.step_module import has_hooks
 from dlplacer.problem.simulate import in_order
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.streams import as_input
+from dlplacer.runtime.devices.cuda import as_input
 from dlplacer.runtime.executor.backends import SegmentBackend, segment_backend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.run import RankLinks, StepInputs, StepState
 from dlplacer.runtime.executor.stateful_ops import Updater
-from dlplacer.runtime.placed.guards import apart_from, require_home
 from dlplacer.runtime.program.checks import require_no_races
-from dlplacer.runtime.program.lower import Order, lower, lower_stages, memory_spaces, with_streams
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Order, Program, lower, lower_stages, memory_spaces, with_streams
+
+
+def named_like(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given keyword arguments in the order of the expected ones; InputError if they are not the same names."""
+    wrong = sorted(expected.keys() ^ given.keys())
+    if wrong:
+        raise InputError(
+            f"the step takes the keyword arguments {', '.join(expected) or '(none)'}; {wrong[0]!r} "
+            + ("is missing" if wrong[0] in expected else "is none of them")
+        )
+    return {name: given[name] for name in expected}
+
+
+def require_no_own_hooks(placed: nn.Module) -> None:
+    """Raise InputError if a placed module itself has hooks, which only a call of it passes."""
+    if has_hooks(placed):
+        raise InputError(
+            "the placed module has hooks, which step() does not call: call the module and loss.backward() instead, or "
+            "remove them (handle.remove())"
+        )
+
+
+def require_autocast(job: Job) -> None:
+    """Raise MismatchError if torch.autocast is active with another dtype than the plan was captured with."""
+    for device_type in autocast_types():
+        if torch.is_autocast_enabled(device_type):
+            active = str(torch.get_autocast_dtype(device_type)).removeprefix("torch.")
+            if active != job.autocast:
+                raise MismatchError(
+                    f"torch.autocast is active with {active}, but the plan was captured with autocast "
+                    f"{job.autocast or 'off'}; leave the context, or capture with Job(autocast={active!r})"
+                )
+
+
+def require_unscaled_updates(job: Job) -> None:
+    """Raise InputError if the step updates parameters with float16 gradients, which would need a scaler."""
+    if job.autocast == "float16" and job.update is not None:
+        raise InputError(
+            "float16 gradients need a GradScaler, which an update inside the step has not; capture without an "
+            "optimizer and use scaler.scale(loss).backward() and scaler.step(optimizer), or autocast to bfloat16"
+        )
+
+
+def require_inputs(
+    job: Job, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], differentiates: bool
+) -> None:
+    """Raise MismatchError unless inputs are tensors of the job's dtypes, without a gradient of their own."""
+    parts = [("args", leaves_of(args), leaves_of(job.args)), ("targets", leaves_of(targets), leaves_of(job.targets))]
+    if kwargs:
+        parts.insert(1, ("kwargs", pytree.tree_leaves(dict(kwargs)), pytree.tree_leaves(dict(job.kwargs))))
+    for part, leaves, wanted in parts:
+        if len(leaves) != len(wanted) and (part != "targets" or leaves):
+            raise MismatchError(
+                f"{part} holds {len(leaves)} values; the capture had {len(wanted)}: call it with inputs nested as there"
+            )
+        for position, (leaf, captured) in enumerate(zip(leaves, wanted, strict=False)):
+            _require_input(f"{part}[{position}]", leaf, captured, differentiates)
+
+
+def require_data(name: str, tensor: torch.Tensor) -> None:
+    """Raise InputError if a parameter or buffer is on the meta device or a stand-in."""
+    if is_empty(tensor):
+        raise InputError(f"{name!r} has no data: such a module can be planned but not run; build it with real memory")
+
+
+def _require_input(name: str, leaf: Any, captured: Any, differentiates: bool) -> None:
+    if isinstance(leaf, torch.Tensor) != isinstance(captured, torch.Tensor):
+        raise MismatchError(f"input {name} is a {type(leaf).__name__}; the capture had {type(captured).__name__}")
+    if not isinstance(leaf, torch.Tensor):
+        return
+    intercepts = type(leaf).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if is_empty(leaf) or leaf.layout != torch.strided or intercepts:
+        what = f"a {type(leaf).__name__} on {leaf.device} with layout {leaf.layout}"
+        raise MismatchError(f"input {name} is {what}; give a plain dense tensor with data")
+    if leaf.dtype != captured.dtype:
+        raise MismatchError(
+            f"input {name} has dtype {leaf.dtype}; the plan was captured with {captured.dtype}: convert it, or capture "
+            "and solve for that dtype"
+        )
+    if differentiates and leaf.requires_grad:
+        raise MismatchError(f"input {name} requires a gradient; a placed step has them for parameters only: detach it")
+
+
+def require_whole(name: str, tensor: torch.Tensor) -> None:
+    """Raise MismatchError if a parameter or buffer was cut since the plan was applied, as FSDP does."""
+    if hasattr(tensor, "full_tensor"):
+        raise MismatchError(
+            f"{name!r} is a piece of a tensor (DTensor) that nobody put together: a placed module calls no sub-module, "
+            "so fully_shard on one never gathers it; wrap the placed module alone, fully_shard(placed), or use "
+            "DistributedDataParallel(placed) or replicas"
+        )
+
+
+def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
+    """Raise MismatchError if something has moved or cut a parameter or buffer since the plan was applied."""
+    require_whole(name, tensor)
+    if tensor.device != device:
+        raise MismatchError(
+            f"{name!r} is on {tensor.device}; the plan has it on {device}: fully_shard and .to() put all parameters on "
+            "one device; apply the plan again, or use DistributedDataParallel(placed) or replicas"
+        )
+
+
+def require_unwritten(written: Iterable[str], tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any]) -> None:
+    """Raise InputError if an input shares memory with a tensor that the step writes: ops may read it at any time."""
+    owner = {tensors[name].untyped_storage().data_ptr(): name for name in written}
+    for position, leaf in enumerate(inputs):
+        if isinstance(leaf, torch.Tensor) and leaf.numel() and leaf.untyped_storage().data_ptr() in owner:
+            raise InputError(
+                f"input {position} of the step shares memory with {owner[leaf.untyped_storage().data_ptr()]!r}, which "
+                "the step writes to; give it memory of its own (.clone())"
+            )
+
 
 _MARKS = ("parameter", "buffer", "mutation", "gradient", "update")
 """Kinds of ops that compute nothing of a module's own."""
@@ -57,10 +175,13 @@ def _homes(plan: Plan, captured: OpGraph) -> dict[str, str]:
     """Op of a graph → device, for a graph that shares ops with the plan's.
 
     An op goes where its group is, or where the plan has the op of the same id or one made from it; else where it has
-    the op of the same phase, module and kind, or of the same module; else to the device of what it reads; and what
-    reads nothing goes to its first reader.
+    the first op of the same phase and module; else to the device of what it reads; and what reads nothing goes to its
+    first reader.
     """
-    hints = _placement_hints(plan)
+    hints: dict[tuple[str | None, str | None], str] = {}
+    for op in plan.graph.ops:
+        if op.module and op.kind not in _MARKS:
+            hints.setdefault((op.phase, op.module), plan.placement[op.id])
     made_from = {name: plan.placement[op.id] for op in plan.graph.ops for name in op.origin}
     home: dict[str, str] = {}
     of_group: dict[str | None, str] = {}
@@ -77,8 +198,7 @@ def _homes(plan: Plan, captured: OpGraph) -> dict[str, str]:
             of_group.get(op.colocate)
             or plan.placement.get(name)
             or made_from.get(name)
-            or hints.get((op.phase, op.module, op.kind))
-            or (hints.get((op.phase, op.module, None)) if op.module else None)
+            or hints.get((op.phase, op.module))
             or next((home[source] for source in sources if source in home), None)
         )
         if found is None and not sources:
@@ -91,17 +211,6 @@ def _homes(plan: Plan, captured: OpGraph) -> dict[str, str]:
         if op.id not in home:
             settle(op, of_group.get(op.colocate) or plan.topology.devices[0].id)
     return home
-
-
-def _placement_hints(plan: Plan) -> Mapping[tuple[str | None, str | None, str | None], str]:
-    """(phase, module, kind) → device, and with None for any kind that computes; of the first op in the graph."""
-    hints: dict[tuple[str | None, str | None, str | None], str] = {}
-    for op in plan.graph.ops:
-        if op.module:
-            hints.setdefault((op.phase, op.module, op.kind), plan.placement[op.id])
-            if op.kind not in _MARKS:
-                hints.setdefault((op.phase, op.module, None), plan.placement[op.id])
-    return hints
 
 
 Layouts = Sequence[tuple[int, ...] | None]
@@ -168,9 +277,6 @@ class Variant:
         """Everything that comes into a step from outside, on the device where its op is planned: tensors of the module
         by their full names, and the flat inputs of the step.
         """
-        # Plain PyTorch updates when forward and backward pass have read all; in a step an update waits for the readers
-        # of its parameter alone.
-        inputs = apart_from((code.name for code in self.captured.executable.of_role("update")), tensors, inputs)
         bound: dict[str, Any] = {}
         for (name, device), ops in self._tensor_ops.items():
             tensor = tensors[name]
@@ -215,8 +321,8 @@ class Variant:
 
     @cached_property
     def written(self) -> tuple[str, ...]:
-        """Names of the buffers to which the forward pass writes."""
-        return tuple(code.name for code in self.captured.executable.of_role("mutation"))
+        """Names of the buffers and parameters to which the step writes."""
+        return tuple(code.name for code in self.captured.executable.of_role("mutation", "update"))
 
     @cached_property
     def inputs(self) -> Sequence[tuple[OpCode, RuntimeDevice]]:

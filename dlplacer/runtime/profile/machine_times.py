@@ -1,64 +1,61 @@
-"""Times of this machine that belong to no op: handing a tensor to another device, and issuing an op."""
+"""Times of this machine that belong to no op: tensors handed to other devices, and issues; calibration files."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 
+from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
+from dlplacer.machines.costs.calibration import (
+    Calibration,
+    CopyLine,
+    calibration_of,
+    merged,
+    read_calibration,
+    write_calibration,
+)
 from dlplacer.machines.costs.device_table import is_core
 from dlplacer.machines.importers.measured_links import measured
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
-from dlplacer.runtime.devices.open import KINDS, in_host_memory, open_devices
+from dlplacer.runtime.devices.open import KINDS, in_host_memory, kind_of, open_devices
 from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.variant import Variant
-from dlplacer.runtime.profile.own_steps import OwnStep, side_by_side
-from dlplacer.runtime.profile.statistic import settled
+from dlplacer.runtime.profile.op_times import OwnStep, settled
 
-_SIDE, _LENGTH = 48, 200
-"""Side of the matrices of the chain of short ops, and how many pairs of ops it has: 4 us each on a core, alone."""
-_WARM_STEPS, _STEPS = 3, 15
-"""Now and then two threads get along for a step, in a quarter of the time: the median of 15 is not one of those."""
+_SIDE, _LENGTH, _WARM_STEPS, _STEPS = 48, 200, 3, 15
+"""Side of the matrices of the chain of short ops, how many pairs of ops it has, and how often it runs."""
 
 
 def issue_time_s(devices: Sequence[RuntimeDevice]) -> float:
-    """Seconds in which a Python process issues an op to devices of one kind.
-
-    A chain of short ops runs on cores at once, as plans run. They start ops one after another, so it is the time of the
-    chain ÷ all ops; where they gain from running at once, it is at most that. 0 for one core. To devices with streams
-    the process issues a chain for the first.
-    """
-    cores = in_host_memory(devices)
-    if cores and len(devices) < 2:
+    """Seconds in which a Python process issues an op of a chain of short ops to the first device; 0 for cores."""
+    if devices[0].streams is None:
         return 0.0
-    chain, ops = _short_chain(), 2 * _LENGTH
-    order = {"here": [op.id for op in chain.graph.ops]}
-    steps = [OwnStep(chain, order, "here", each, {}, ()) for each in (devices if cores else devices[:1])]
+    chain = _short_chain()
+    step = OwnStep(chain, {"here": [op.id for op in chain.graph.ops]}, "here", devices[0], {}, ())
     issued = []
     for _ in range(_WARM_STEPS + _STEPS):
-        side_by_side(OwnStep.plain, steps)
-        issued.append(max(step.issued_s for step in steps) / (len(steps) * ops))
+        step.plain()
+        issued.append(step.issued_s / (2 * _LENGTH))
     return float(median(issued[_WARM_STEPS:]))
 
 
 def with_timed_issue(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
-    """The machine of these devices, with the measured cost of issuing an op: cores are threads of one process."""
+    """The machine of these devices, with the measured cost of issuing an op."""
     # Three digits: it varies by a tenth from one run to the next.
-    issue: dict[str, Any] = {"dispatch_s": float(f"{issue_time_s(opened):.3g}")}
-    if not issue["dispatch_s"]:
+    dispatch_s = float(f"{issue_time_s(opened):.3g}")
+    if not dispatch_s:
         return topology
-    if in_host_memory(opened):
-        issue |= {"process": "host", "asynchronous": False}
-    devices = tuple(replace(device, **issue) for device in topology.devices)
+    devices = tuple(replace(device, dispatch_s=dispatch_s) for device in topology.devices)
     source = f"{topology.source}; issue of an op timed with a chain of short ones"
     return replace(topology, devices=devices, source=source)
 
@@ -146,7 +143,7 @@ def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) ->
     times = []
     for _ in range(_ROUND_TRIPS):
         give, take = variant.run(variant.bind({}, (), 0), record=True).timelines["here"].spans(first)
-        times.append((take.start_s - give.end_s) / 2)
+        times.append((take[1] - give[2]) / 2)
     return max(1e-9, settled(times))
 
 
@@ -169,3 +166,29 @@ def _marked_s(device: RuntimeDevice, action: Callable[[], object]) -> float:
         return times
 
     return settled(device.submit(repeated).result())
+
+
+def calibrate(
+    path: Path, graph: OpGraph, times_s: Mapping[str, Mapping[str, float]], devices: Sequence[RuntimeDevice]
+) -> Calibration:
+    """Put a profile's times into a calibration file, which is made if it is not there; returns its content.
+
+    Of the timed devices the issue cost is measured too, and copies between the first two. Raises InputError
+    if they are of several types, or the file was measured on other hardware or versions.
+    """
+    types = {device.type for device in devices}
+    if len(types) != 1:
+        raise InputError(
+            f"a calibration file is of one device type; {', '.join(sorted(types))} were given: use one each"
+        )
+    kind, here = devices[0].type, devices[0].torch_device
+    versions = {"torch": str(torch.__version__), **kind_of(here).versions(here.index or 0)}
+    found = calibration_of(graph, times_s[kind], kind, versions)
+    found = replace(found, dispatch_s=issue_time_s(devices) or None)
+    if len(devices) > 1:
+        (link,) = measured_topology(devices[:2]).links
+        found = replace(found, copy_line=CopyLine(link.latency_s, link.bytes_per_s))
+    if path.exists():
+        found = merged(read_calibration(path), found)
+    write_calibration(path, found)
+    return found

@@ -1,36 +1,63 @@
-"""Seconds per op on devices of this machine, inside whole steps or the parts of one that fit into a device's memory."""
+"""Seconds per op on devices of this machine: of the ops of one device, which run without their neighbours."""
 
+import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from statistics import quantiles as cut_points
+from typing import Any
 
 import torch
 from torch import nn
 
-from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, FUSED_LSTM
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
-from dlplacer.machines.costs.calibration import (
-    Calibration,
-    CopyLine,
-    calibration_of,
-    merged,
-    read_calibration,
-    write_calibration,
-)
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.cpu import reserve_heap
-from dlplacer.runtime.devices.open import in_host_memory, kind_of
-from dlplacer.runtime.profile.machine_times import issue_time_s, measured_topology
-from dlplacer.runtime.profile.own_steps import OwnStep, side_by_side
-from dlplacer.runtime.profile.statistic import OpTimes, typical
+from dlplacer.runtime.devices.base import RuntimeDevice, T
+from dlplacer.runtime.devices.open import in_host_memory
+from dlplacer.runtime.executor.run import RankLinks
+from dlplacer.runtime.executor.segment_graph import boxed_module, segment_graph
+from dlplacer.runtime.executor.stateful_ops import Updater, length
+from dlplacer.runtime.placed.variant import Variant, layouts_of, part_of, require_data
+from dlplacer.runtime.program.program import Order, Program, Recv
+
+OpTimes = Mapping[str, float]
+"""Op id → seconds, in one step on one device."""
+
+
+def typical(recorded: Sequence[OpTimes], whole_s: Sequence[float] | None = None) -> dict[str, float]:
+    """Op id → median seconds, in proportion so that all ops together take a median step.
+
+    An op's own median misses delays that are rare for an op and certain for a step. A step takes `whole_s` if it was
+    not recorded: recording costs microseconds per op, and no op is compiled then.
+    """
+    medians = {op: median(times[op] for times in recorded) for op in recorded[0]}
+    whole_s = [sum(times.values()) for times in recorded] if whole_s is None else whole_s
+    total_s = sum(medians.values())
+    scale = median(whole_s) / total_s if total_s else 1.0
+    return {op: scale * seconds for op, seconds in medians.items()}
+
+
+def settled(times: Sequence[float]) -> float:
+    """Median of a single action's repetitions behind the first quarter, in which caches, threads and links warm up."""
+    return float(median(times[len(times) // 4 :]))
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """First and third quartile, between neighbours in proportion; of one value that value twice."""
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = cut_points(values, n=4, method="inclusive")
+    return low, high
+
 
 Times = dict[str, dict[str, float]]
 """Device type → op id → seconds."""
@@ -41,8 +68,153 @@ Report = Callable[[str, float], None]
 # The interpreter specialises code that has run some times, and heaps fill: first steps of a thousand short ops take
 # twice as long as later ones.
 _SHORT_STEPS, _SHORT_STEPS_S = 20, 0.5
-_IN_CACHE_S = 100e-6
-"""Below that a core reads at most a megabyte or so, which its own cache holds."""
+
+
+class OwnStep:
+    """The ops of one device of an order, with the segments that the device has there, but without its neighbours.
+
+    It holds the tensors of these ops alone. What is sent is dropped, and what is received lies in memory that all
+    received tensors share. Parameters and buffers are the given ones by name; those that the ops write to are copied.
+    `leaves` are the flat inputs of the step.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        order: Order,
+        home: str,
+        device: RuntimeDevice,
+        tensors: Mapping[str, torch.Tensor],
+        leaves: Sequence[Any],
+        *,
+        job: Job | None = None,
+        segments: str = "eager",
+        starts: Mapping[str, float] | None = None,
+    ) -> None:
+        self.device, self.home, self._leaves = device, home, leaves
+        own = part_of(captured, set(order[home]))
+
+        def links(program: Program) -> StandIns:
+            received = {action.tensor for action in program.actions[home] if isinstance(action, Recv)}
+            return StandIns(captured, received, device, tensors)
+
+        updater = Updater(None if job is None else job.update)
+        how: dict[str, Any] = {"segments": segments, "starts": starts or {}, "links": links, "away_on_device": True}
+        self._variant = Variant(own, order, {home: device}, updater, layouts_of(leaves), **how)
+        written = {code.name for code in own.executable.of_role("mutation", "update")}
+        self._tensors = {}
+        for name in dict.fromkeys(code.name for code in own.executable.of_role("parameter", "buffer", "mutation")):
+            require_data(name, tensors[name])
+            self._tensors[name] = tensors[name].detach().to(device.torch_device, copy=name in written)
+
+    def recorded(self) -> dict[str, float]:
+        """Op → seconds in a step, from the end of the op before it to its own."""
+        timeline = self._variant.run(self._bound(), record=True).timelines[self.home]
+        return {op: end_s - start_s for op, start_s, end_s in timeline.spans(self.device)}
+
+    def plain(self) -> float:
+        """Seconds for which the device is busy in a step that is not recorded."""
+        bound = self._bound()
+        begin = time.perf_counter()
+        state = self._variant.run(bound)
+        self.device.drain()
+        wall_s = time.perf_counter() - begin
+        self.issued_s = state.worked_s[self.home]
+        return self.issued_s if self.device.streams is None else wall_s
+
+    issued_s = 0.0
+    """Seconds for which the last step that was not recorded held the device's thread."""
+
+    def _bound(self) -> Any:
+        return self._variant.with_tangent(self._variant.bind(self._tensors, self._leaves, 0), None)
+
+
+def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_busy: bool = False) -> list[T]:
+    """The results of all steps, taken at the same time. If each `keeps_busy`, those that end go on with steps of their
+    own until all have ended, so that none is alone at its end.
+    """
+    left = [None] * len(steps)
+
+    def taken(step: OwnStep) -> T:
+        try:
+            return take(step)
+        finally:
+            left.pop()
+            while keeps_busy and left:
+                step.plain()
+
+    if len(steps) == 1:
+        return [take(steps[0])]
+    with ThreadPoolExecutor(len(steps)) as pool:
+        return list(pool.map(taken, steps))
+
+
+class StandIns(RankLinks):
+    """Links of an executor whose other devices do not exist: tensors of the right shape arrive at once.
+
+    Those `received` of a dtype share one memory, as large as the largest; parameters and buffers (`tensors`) arrive as
+    they are.
+    """
+
+    def __init__(
+        self, whole: Captured, received: Collection[str], device: RuntimeDevice, tensors: Mapping[str, torch.Tensor]
+    ) -> None:
+        self._made: dict[str, torch.Tensor] = {}
+        memory: dict[torch.dtype, torch.Tensor] = {}
+        wanted: dict[str, list[str]] = {}
+        for name in sorted(received & whole.executable.producer.keys()):
+            wanted.setdefault(whole.executable.producer[name], []).append(name)
+        found: dict[str, torch.Tensor] = {}
+        for op, names in wanted.items():
+            code = whole.executable.codes[op]
+            given = tensors.get(code.name) if code.role in ("parameter", "buffer") else None
+            if given is not None and not given.is_meta and code.value in names:
+                self._made[code.value] = given.detach().to(device.torch_device)
+                names = [name for name in names if name != code.value]
+            found |= zip(names, (_without_data(one) for one in made_by(whole, op, names, device)), strict=True)
+        for name, like in sorted(found.items(), key=lambda each: -length(each[1])):
+            if like.dtype not in memory:
+                memory[like.dtype] = _filled((length(like),), (1,), like.dtype, device.torch_device)
+            self._made[name] = memory[like.dtype].as_strided(like.shape, like.stride())
+
+    def receive(self, tensor: str, source: str, target: str) -> torch.Tensor | None:  # noqa: ARG002
+        """A tensor of the shape, dtype and strides of the one that is planned to arrive; None for a mere order."""
+        return self._made.get(tensor)
+
+
+def made_by(whole: Captured, op: str, names: Sequence[str], device: RuntimeDevice) -> list[torch.Tensor]:
+    """Values of an op as the device's kernels make them, of made-up inputs.
+
+    They are as in the capture if the op draws, or its kernel refuses such inputs.
+    """
+    executable = whole.executable
+    code = segment_graph(executable, [op], names, device, Updater(None))
+
+    def example(name: str) -> torch.Tensor:
+        if name in executable.layouts:
+            shape, strides, dtype = executable.layouts[name]
+            return _filled(shape, strides, dtype, device.torch_device)
+        spec = whole.graph.op(executable.producer[name]).outputs[0]
+        return _filled(spec.shape, None, getattr(torch, spec.dtype), device.torch_device)
+
+    if not executable.codes[op].random:
+        with contextlib.suppress(Exception), torch.no_grad():
+            given = map(example, (*code.read, *(executable.codes[each].value for each in code.bound)))
+            return list(boxed_module(code.graph, code.attributes).forward([*given]))
+    return [*map(example, names)]
+
+
+def _without_data(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _filled(
+    shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Zeros, which are indices of any table; of numbers halves, as they divide and have logarithms."""
+    strides = torch.empty(shape, device="meta").stride() if strides is None else strides
+    real = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+    return real.fill_(0.5 if real.is_floating_point() or real.is_complex() else 0)
 
 
 def profile_ops(
@@ -54,66 +226,34 @@ def profile_ops(
     on_step: Report = lambda what, share: None,
     memory_bytes: int | None = None,
 ) -> Times:
-    """Op times on these devices while all of them work; those of short ops on cores while the others idle.
+    """Op times on these devices while all of them work: ops lose memory bandwidth and cache to the others in plans too.
 
-    Side by side a short op waits for the interpreter, which the replay adds (`dlplacer.problem.dispatch`). Longer ops
-    lose memory bandwidth and cache to the other cores, which they will lose in a plan too. A step that needs more than
-    `memory_bytes`, by default what is free on a device, is timed in parts, whose inputs are made from shapes.
+    A step that needs more than `memory_bytes`, by default what is free on a device, is timed in parts, whose inputs are
+    made from shapes.
     """
     if memory_bytes is None:
         sharing = Counter(device.torch_device for device in devices)
         memory_bytes = min(_free_bytes(device) // sharing[device.torch_device] for device in devices)
     parts = list(_parts(captured.graph.ops, memory_bytes))
-    if in_host_memory(devices) and len(parts) == 1:
-        # In small pages, ops that wait for memory take up to 1.4 times as long. What is freed leaves gaps: a part more.
-        reserve_heap((1 + len(devices)) * sum(op.footprint_bytes for op in captured.graph.ops))
+    tensors, leaves = job_tensors(job), flat_inputs(job)
     found: Times = {device.type: {} for device in devices}
     for number, part in enumerate(parts):
         order = {"here": part, "elsewhere": [op.id for op in captured.graph.ops if op.id not in set(part)]}
-
-        def told(done: int, total: int, number: int = number) -> None:
-            on_step(f"step {done + 1} of {total}", (number + done / total) / len(parts))
-
-        for kind, times in _timed(job, captured, devices, order, steps, warmup, told).items():
-            found[kind] |= times
+        own = [OwnStep(captured, order, "here", device, tensors, leaves, job=job) for device in devices]
+        _warm_up(own)
+        samples: dict[str, list[tuple[OpTimes, float]]] = {kind: [] for kind in found}
+        for done in range(warmup + steps):
+            share = (number + done / (warmup + steps)) / len(parts)
+            on_step(f"step {done + 1} of {warmup + steps}", share)
+            taken = zip(own, side_by_side(OwnStep.recorded, own), side_by_side(OwnStep.plain, own), strict=True)
+            for step, recorded, plain in taken if done >= warmup else ():
+                samples[step.device.type].append((recorded, plain))
+        for kind, of_kind in samples.items():
+            found[kind] |= typical(*zip(*of_kind, strict=True))
     return found
 
 
-def _timed(
-    job: Job,
-    captured: Captured,
-    devices: Sequence[RuntimeDevice],
-    order: Mapping[str, Sequence[str]],
-    steps: int,
-    warmup: int,
-    on_step: Callable[[int, int], None],
-) -> Times:
-    """The times of the ops that an order has `here`."""
-    tensors, leaves = job_tensors(job), flat_inputs(job)
-    own = [OwnStep(captured, order, "here", device, tensors, leaves, job=job) for device in devices]
-    groups = [own, own[:1]] if len(own) > 1 and in_host_memory(devices) else [own]
-    for group in groups:
-        warm_up(group)
-    samples: list[list[tuple[list[OpTimes], list[float]]]] = [[] for _ in groups]
-    for number in range(warmup + steps):
-        on_step(number, warmup + steps)
-        # Steps of both kinds alternate, so that what drifts in the machine drifts in both.
-        for group, taken in zip(groups, samples, strict=True):
-            taken.append((side_by_side(OwnStep.recorded, group), side_by_side(OwnStep.plain, group)))
-    found: list[Times] = []
-    for group, taken in zip(groups, samples, strict=True):
-        by_kind: dict[str, list[int]] = {}
-        for place, step in enumerate(group):
-            by_kind.setdefault(step.device.type, []).append(place)
-        pairs = {kind: [(r[at], p[at]) for r, p in taken[warmup:] for at in places] for kind, places in by_kind.items()}
-        found.append({kind: typical(*zip(*of_kind, strict=True)) for kind, of_kind in pairs.items()})
-    together, alone = found[0], found[-1]
-    for kind, of_ops in alone.items():
-        together[kind] |= {op: time_s for op, time_s in of_ops.items() if time_s < _IN_CACHE_S}
-    return together
-
-
-def warm_up(steps: Sequence[OwnStep]) -> None:
+def _warm_up(steps: Sequence[OwnStep]) -> None:
     """Run steps side by side until code is specialised and heaps are filled."""
     begin = time.perf_counter()
     for _ in range(_SHORT_STEPS):
@@ -187,29 +327,3 @@ def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]
 def measured_types(graph: OpGraph) -> tuple[str, ...]:
     """Device types whose times in the graph were measured."""
     return tuple((graph.capture or {}).get("measured_on", ()))
-
-
-def calibrate(
-    path: Path, graph: OpGraph, times_s: Mapping[str, Mapping[str, float]], devices: Sequence[RuntimeDevice]
-) -> Calibration:
-    """Put a profile's times into a calibration file, which is made if it is not there; returns its content.
-
-    Of the timed devices the issue cost is measured too, and copies between the first two. Raises InputError
-    if they are of several types, or the file was measured on other hardware or versions.
-    """
-    types = {device.type for device in devices}
-    if len(types) != 1:
-        raise InputError(
-            f"a calibration file is of one device type; {', '.join(sorted(types))} were given: use one each"
-        )
-    kind, here = devices[0].type, devices[0].torch_device
-    versions = {"torch": str(torch.__version__), **kind_of(here).versions(here.index or 0)}
-    found = calibration_of(graph, times_s[kind], kind, versions)
-    found = replace(found, dispatch_s=issue_time_s(devices) or None)
-    if len(devices) > 1:
-        (link,) = measured_topology(devices[:2]).links
-        found = replace(found, copy_line=CopyLine(link.latency_s, link.bytes_per_s))
-    if path.exists():
-        found = merged(read_calibration(path), found)
-    write_calibration(path, found)
-    return found

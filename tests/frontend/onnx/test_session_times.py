@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from dlplacer.frontend.onnx import onnx_graph, read_onnx
-from dlplacer.runtime.onnx.session_times import profile_onnx
+from dlplacer.runtime.onnx.run_cut_model import profile_onnx
 
 SHAPE = [1, 16, 64, 64]
 
@@ -29,10 +29,7 @@ def times_of(path: Path, nodes: Sequence[Any]) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     "node",
-    [
-        helper.make_node("HardSwish", ["a"], ["b"], name="made"),
-        helper.make_node("Mish", ["a"], ["b"], name="made"),
-    ],
+    [helper.make_node("HardSwish", ["a"], ["b"], name="made"), helper.make_node("Mish", ["a"], ["b"], name="made")],
     ids=lambda node: node.op_type,
 )
 def test_a_node_that_is_run_as_several_has_their_time(tmp_path: Path, node: Any) -> None:

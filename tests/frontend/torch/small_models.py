@@ -205,12 +205,7 @@ def views() -> Job:
 
 def keywords() -> Job:
     """See `Keywords`."""
-    kwargs = {
-        "scale": torch.randn(8),
-        "extra": {"list": [torch.randn(8)], "number": 3},
-        "flag": False,
-        "none": None,
-    }
+    kwargs = {"scale": torch.randn(8), "extra": {"list": [torch.randn(8)], "number": 3}, "flag": False, "none": None}
     args = ((torch.randn(4, 8), {"inner": torch.randn(4, 8), "none": None}), 3)
     return Job(Keywords(), args, (_labels(),), functional.cross_entropy, kwargs=kwargs)
 
@@ -258,9 +253,7 @@ def transformer() -> Job:
 
 def custom_function() -> Job:
     """See `Tripled`."""
-    return _of(
-        Calls(lambda self, x: self.b(Tripled.apply(self.a(x))), a=nn.Linear(8, 8), b=nn.Linear(8, CLASSES)),
-    )
+    return _of(Calls(lambda self, x: self.b(Tripled.apply(self.a(x))), a=nn.Linear(8, 8), b=nn.Linear(8, CLASSES)))
 
 
 def dropout() -> Job:

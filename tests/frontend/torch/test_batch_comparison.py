@@ -141,12 +141,6 @@ def test_batch_norm_alone_is_a_warning_with_its_size_and_leaves_no_trace() -> No
     torch.testing.assert_close(job.module.state_dict(), before)
 
 
-def test_a_job_without_data_is_compared_on_random_tensors() -> None:
-    with torch.device("meta"):
-        job = Job(Layers(), (torch.empty(8, 6),), (torch.empty(8, dtype=torch.long),), functional.cross_entropy)
-    assert compared_cut(job, 2).cut == BatchCut(2)
-
-
 @pytest.mark.parametrize(
     "cut", [BatchCut(2), BatchCut(4, (0, None, 1)), BatchCut(3, (), "sum"), BatchCut(8, (1,), "getitem_1")]
 )

@@ -55,13 +55,7 @@ def line_of(function: Callable[..., Any]) -> str:
 
 @pytest.mark.parametrize(
     "function",
-    [
-        branches_on_a_value,
-        takes_a_number_out,
-        selects_by_value,
-        selects_in_a_lambda,
-        asks_numpy,
-    ],
+    [branches_on_a_value, takes_a_number_out, selects_by_value, selects_in_a_lambda, asks_numpy],
     ids=lambda function: function.__name__,
 )
 def test_control_flow_by_values_names_the_line_and_the_way_out(function: Callable[..., Any]) -> None:

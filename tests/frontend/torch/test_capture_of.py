@@ -1,6 +1,6 @@
 """Captures of the same model in many forms and under many circumstances."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -38,21 +38,6 @@ def test_stand_ins_on_the_meta_device_give_the_same_graph() -> None:
         fake_job = Job(network(), (torch.randn(4, 8),), (torch.randint(5, (4,)),), functional.cross_entropy)
     fake = capture(fake_job)
     assert real.structure_sha256 == meta.structure_sha256 == fake.structure_sha256
-
-
-def test_the_users_module_is_left_as_it_was() -> None:
-    job = build("convolutions")
-    job.module.two.eval()
-
-    def state() -> list[object]:
-        tensors = job.module.state_dict(keep_vars=True).values()
-        modes = [part.training for part in job.module.modules()]
-        return [modes, [(tensor.data_ptr(), tensor.requires_grad, tensor.grad) for tensor in tensors]]
-
-    before = state()
-    capture(job)
-    capture(replace(job, mode="infer"))
-    assert state() == before
 
 
 def test_inference_graphs_have_a_forward_pass_alone() -> None:

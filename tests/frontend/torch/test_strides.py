@@ -77,10 +77,7 @@ OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda x: torch.cat([x, x.flip(1)], 1),
     lambda x: torch.linalg.inv(x.mT @ x + 3 * torch.eye(4)),
 )
-OPS = (
-    *(lambda x, op=op: op(x, *_ARGUMENTS.get(op, ())) for op in ELEMENTWISE),
-    *OTHERS,
-)
+OPS = (*(lambda x, op=op: op(x, *_ARGUMENTS.get(op, ())) for op in ELEMENTWISE), *OTHERS)
 
 
 class Sweep(nn.Module):

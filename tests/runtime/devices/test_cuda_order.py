@@ -7,8 +7,7 @@ from runtime.host_streams import HostStreams
 from runtime.simulated_gpus import HOST, SimulatedGpus
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM, StreamBackend, as_input
+from dlplacer.runtime.devices.cuda import COMPUTE_STREAM, CudaDevice, StreamBackend, as_input
 
 
 def test_parts_of_one_gpu_have_streams_of_their_own() -> None:

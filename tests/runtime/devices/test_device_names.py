@@ -7,10 +7,9 @@ import pytest
 from runtime.simulated_gpus import SimulatedGpus
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.devices.cuda import CudaDevice
+from dlplacer.runtime.devices.cuda import CudaDevice, StreamBackend
 from dlplacer.runtime.devices.open import KINDS, DeviceName, in_host_memory, kind_of, open_devices
-from dlplacer.runtime.devices.streams import StreamBackend
-from dlplacer.runtime.program.lower import DeviceMemorySpace, memory_spaces
+from dlplacer.runtime.program.program import DeviceMemorySpace, memory_spaces
 
 
 @pytest.mark.parametrize(
@@ -36,7 +35,7 @@ def test_names_are_taken_apart(text: str, name: DeviceName) -> None:
         ("cuda:x", "is not understood"),
         ("cpu:0/1", "a core is one device"),
         ("cuda:0?copies=forced", "write cuda:0/0.copies=forced"),
-        ("cuda:0/0?copies=never", "write cuda:0/0.copies=forced"),
+        ("cuda:0/0?copies=never", "is not understood"),
     ],
 )
 def test_other_names_are_refused(text: str, message: str) -> None:
@@ -47,11 +46,14 @@ def test_other_names_are_refused(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["cpu:0", "cpu:0"], "device 'cpu:0' is given twice; every device of a plan needs one of its own$"),
-        (["cuda:0", "cuda:0"], "given twice; .*, or cuda:0/0, cuda:0/1 for several on one GPU"),
+        (
+            ["cpu:0", "cpu:0"],
+            "device 'cpu:0' is given twice, or whole and in part; every device of a plan needs one of its own$",
+        ),
+        (["cuda:0", "cuda:0"], "given twice, .*, or cuda:0/0, … for several on one GPU"),
         (["cuda:0/1", "cuda:0/1"], "device 'cuda:0/1' is given twice"),
-        (["cuda:0", "cuda:0/1"], "device 'cuda:0' is given whole and in part"),
-        (["cuda:0/1", "cuda:0"], "device 'cuda:0' is given whole and in part"),
+        (["cuda:0", "cuda:0/1"], "device 'cuda:0/1' is given twice, or whole and in part"),
+        (["cuda:0/1", "cuda:0"], "device 'cuda:0' is given twice, or whole and in part"),
     ],
 )
 def test_devices_must_differ(names: list[str], message: str) -> None:

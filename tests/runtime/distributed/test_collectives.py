@@ -20,11 +20,10 @@ from dlplacer.models import mlp
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.routes import least_delay_routes
-from dlplacer.runtime.distributed.collective_ops import Bucket, add_collectives
-from dlplacer.runtime.distributed.ranks import NETWORK
-from dlplacer.runtime.distributed.replicate import replicated_plan, with_network
+from dlplacer.runtime.distributed.group import NETWORK
+from dlplacer.runtime.distributed.replicate import Bucket, replicated_plan, with_collectives, with_network
 from dlplacer.runtime.program.checks import races
-from dlplacer.runtime.program.lower import lower
+from dlplacer.runtime.program.program import lower
 from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule
 
 LINE = AlphaBeta(1e-4, 1e-9)
@@ -78,21 +77,6 @@ def test_collectives_overlap_with_backward_one_at_a_time(bucket_bytes: int, coun
     assert not violations(made)
 
 
-# Two gradients that do not wait for each other. The plan of one replica makes u's first: 1 s forward, u until 3 s, v
-# until 5 s, and the exchange of v, the long one, from 5 s to 8 s. With v's first: v's from 3 s to 6 s, u's until 7 s.
-def test_gradients_with_a_long_exchange_come_first() -> None:
-    whole = two_layers()
-    ops = [op for op in whole.ops if op.id != "fv"]
-    edges = [edge for edge in whole.edges if "fv" not in (edge.source, edge.target) and edge.source != "bv"]
-    edges += [Edge("bv", "v.grad", 3000, 0, "dv"), Edge("fu", "bu", 8), Edge("fu", "bv", 8)]
-    plan = on_one_device(OpGraph(tuple(ops), tuple(edges)))
-    assert [op for op in plan.order["d0"] if op.startswith("b")] == ["bu", "bv"]
-    made = replicated_plan(plan, 2, AlphaBeta(0.0, 1e-3), bucket_bytes=1)
-    assert made.makespan_s == pytest.approx(7.0, abs=1e-4)
-    assert [op for op in made.order["d0"] if op.startswith("b")] == ["bv", "bu"]
-    assert not violations(made)
-
-
 @pytest.mark.parametrize("optimizer", [None, "momentum"])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_plan_with_collectives_keeps_all_rules_and_its_program_runs(
@@ -114,7 +98,7 @@ def test_a_plan_with_collectives_keeps_all_rules_and_its_program_runs(
 def test_buckets_hold_gradients_of_one_device_in_the_order_in_which_they_finish() -> None:
     plan = random_plan(capture(mlp(batch_size=4)), 2, seed=1)
     made = replicated_plan(plan, 2, LINE, bucket_bytes=40_000)
-    buckets = list(map(Bucket.of_dict, made.graph.capture["collectives"]["buckets"]))
+    buckets = [Bucket(**each) for each in made.graph.capture["collectives"]["buckets"]]
     names = [name for bucket in buckets for name in bucket.parameters]
     assert sorted(names) == sorted(name for name, _ in mlp().module.named_parameters())
     for bucket in buckets:
@@ -128,7 +112,7 @@ def test_every_reader_of_a_gradient_reads_its_mean() -> None:
     job = replace(mlp(batch_size=4), optimizer="sgd")
     captured = capture_job(job, default_rewrites())
     names = [name for name, _ in job.module.named_parameters()]
-    whole = add_collectives(captured, [Bucket("d0", tuple(names))], ["d0"])
+    whole = with_collectives(captured, replicated_plan(random_plan(captured.graph, 1), 2, LINE))
     for name in names:
         for op in (f"{name}.grad", f"{name}.update"):
             assert f"{name}.grad.mean" in whole.executable.codes[op].reads

@@ -8,8 +8,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
 from dlplacer.runtime.devices.open import open_devices
-from dlplacer.runtime.distributed.group import RankChannels, RankGroup
-from dlplacer.runtime.distributed.ranks import parse_ranks
+from dlplacer.runtime.distributed.group import RankChannels, RankGroup, parse_ranks
 from dlplacer.runtime.program.program import Program, Recv, Send
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
@@ -63,17 +62,3 @@ def test_tensors_arrive_as_they_left_and_in_the_order_in_which_they_are_read() -
             same(found[name], value.resolve_conj() if value is not None else None) for name, value in MADE.items()
         )
         assert all(same(found[name], value, strides=False) for name, value in WITH_GAPS.items())
-
-
-def test_tensors_of_one_replica_come_together() -> None:
-    plan = random_plan(capture(mlp(batch_size=4)), 2)
-    own = [{"a": MADE["transposed"], "b": MADE["empty"]}, {"c": MADE["half"]}]
-
-    def work(rank: int) -> dict[str, torch.Tensor]:
-        group = RankGroup(parse_ranks(plan, ["cpu:0", "cpu:0"], replicas=2), timeout_s=30)
-        return group.merged({name: value + rank // 2 for name, value in own[rank % 2].items()})
-
-    for rank, found in enumerate(run_ranks(4, work)):
-        expected = {name: value + rank // 2 for name, value in {**own[0], **own[1]}.items()}
-        assert found.keys() == expected.keys()
-        assert all(same(found[name], value) for name, value in expected.items())

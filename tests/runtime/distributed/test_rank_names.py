@@ -5,7 +5,7 @@ from frontend.torch.small_models import graph_of
 from runtime.random_plans import random_plan
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.distributed.ranks import parse_ranks, rank_per_gpu
+from dlplacer.runtime.distributed.group import parse_ranks, rank_per_gpu
 
 
 @pytest.fixture(scope="module")

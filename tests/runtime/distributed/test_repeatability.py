@@ -6,12 +6,12 @@ import pytest
 import torch
 from processes import run_ranks
 from replicas import part_of
+from runtime.jitter import delayed
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.models import branches
-from dlplacer.runtime.devices.jitter import delayed
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan
 from dlplacer.runtime.distributed import rank_module as apply_module
 

@@ -70,33 +70,6 @@ def test_the_state_of_the_whole_model_is_loaded_by_parts(assign: bool) -> None:
         assert equal(after, loaded.state_dict())
 
 
-def test_a_part_that_was_swapped_is_gathered_from_where_it_is_trained() -> None:
-    def swap(module: nn.Module) -> None:
-        torch.manual_seed(5)
-        module.last = nn.Linear(8, 3)
-
-    def work(rank: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        placed, batch = applied()
-        trained(placed, batch)
-        swap(placed._job.module)
-        trained(placed, batch)
-        before = {name: value.clone() for name, value in placed.gathered_state_dict().items()}
-        placed._job.module.last.weight = nn.Parameter(torch.ones(3, 8))
-        trained(placed, batch)
-        return before, placed.gathered_state_dict()
-
-    plain = Classifier()
-    plain_step(plain, small_job())
-    swap(plain)
-    plain_step(plain, small_job())
-    before = copy.deepcopy(plain.state_dict())
-    plain.last.weight = nn.Parameter(torch.ones(3, 8))
-    plain_step(plain, small_job())
-    for ours in run_ranks(2, work):
-        assert equal(ours[0], before)
-        assert equal(ours[1], plain.state_dict())
-
-
 def test_ranks_draw_the_same_between_steps_whichever_has_the_random_ops() -> None:
     def work(rank: int) -> list[float]:
         placed, batch = applied(0.5)

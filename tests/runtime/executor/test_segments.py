@@ -2,7 +2,7 @@
 
 import random
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
@@ -15,7 +15,6 @@ from runtime.random_graphs import DEVICES, random_graph, random_order
 
 from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
@@ -24,8 +23,7 @@ from dlplacer.runtime.executor.backends import SegmentBackend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.run import StepInputs, StepState
 from dlplacer.runtime.executor.stateful_ops import Updater
-from dlplacer.runtime.program.lower import lower, lower_stages
-from dlplacer.runtime.program.program import Compute, Free, Program, Recv, Send, interleaved
+from dlplacer.runtime.program.program import Compute, Free, Program, Recv, Send, interleaved, lower, lower_stages
 
 
 @pytest.fixture(scope="module")
@@ -137,11 +135,7 @@ def programs_of(graph: OpGraph, seed: int, count: int, staged: bool, keep: Seque
 
 
 def run_all(
-    graph: OpGraph,
-    executable: Executable,
-    programs: Sequence[Program],
-    devices: dict[str, RuntimeDevice],
-    record: bool,
+    graph: OpGraph, executable: Executable, programs: Sequence[Program], devices: dict[str, RuntimeDevice], record: bool
 ) -> StepState:
     executors = [Executor(graph, executable, program, devices, Updater(None), SegmentBackend()) for program in programs]
     state = executors[0].start(StepInputs({}, 0), record)
@@ -166,12 +160,7 @@ def numbers(held: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float 
 )
 @settings(derandomize=True, deadline=None, max_examples=300)
 def test_random_programs_do_what_an_interpreter_does(
-    seed: int,
-    count: int,
-    staged: bool,
-    record: bool,
-    longest: int,
-    devices: dict[str, RuntimeDevice],
+    seed: int, count: int, staged: bool, record: bool, longest: int, devices: dict[str, RuntimeDevice]
 ) -> None:
     graph = random_graph(seed)
     made = sorted({edge.tensor for edge in graph.edges if edge.tensor.startswith("op")})
@@ -223,30 +212,3 @@ def test_every_op_that_fails_is_named(
 
 
 NAMES = ["x'); raise SystemExit", "__import__('os')", 'a"b', "v0", "c1", "row", "values", "del values", " ", "π\n"]
-
-
-def chained(names: Sequence[str], call: Callable[[torch.Tensor | None], torch.Tensor]) -> tuple[OpGraph, Executable]:
-    """Ops of these names, each of which reads the one before."""
-    ops = tuple(Op(f"{name} op", "test") for name in names)
-    edges = tuple(
-        Edge(source.id, target.id, 4, 0, name) for name, source, target in zip(names, ops, ops[1:], strict=False)
-    )
-    codes = {}
-    for number, (op, name) in enumerate(zip(ops, names, strict=True)):
-        args = (Value(names[number - 1]),) if number else (None,)
-        codes[op.id] = OpCode(op.id, "call", instructions=(Instruction(name, call, args, {}),))
-    return OpGraph(ops, edges), Executable(codes, (names[-1],), None, False)
-
-
-def test_names_that_are_code_are_only_names(devices: dict[str, RuntimeDevice]) -> None:
-    graph, executable = chained(NAMES, add_one)
-    order: dict[str, list[str]] = {name: [] for name in DEVICES}
-    for number, op in enumerate(graph.ops):
-        order[DEVICES[number % 2]].append(op.id)
-    program = lower(graph, order, NAMES[-1:])
-    state = run_all(graph, executable, [program], devices, True)
-    assert [float(value) for values in state.values.values() for value in values.values()] == [len(NAMES)]
-
-
-def add_one(x: torch.Tensor | None) -> torch.Tensor:
-    return torch.ones(()) if x is None else x + 1

@@ -135,33 +135,6 @@ def test_hooks_of_the_placed_module_itself_are_called_or_refused() -> None:
             placed.step(*job.args, *job.targets)
 
 
-def test_going_back_and_forth_captures_each_state_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = build_with(layers)
-    with placed_at_random(job) as placed:
-        captured = []
-        monkeypatch.setattr(placed, "_capture", lambda job, honest=placed._capture: captured.append(1) or honest(job))
-        for _ in range(3):
-            freeze(job.module)
-            placed.step(*job.args, *job.targets)
-            unfreeze(job.module)
-            placed.step(*job.args, *job.targets)
-        assert len(captured) == 1
-
-
-def test_a_module_that_was_swapped_out_is_not_kept_alive() -> None:
-    import gc
-    import weakref
-
-    job = build_with(layers)
-    with placed_at_random(job) as placed:
-        placed.step(*job.args, *job.targets)
-        old = weakref.ref(job.module.first)
-        swap(job.module)
-        placed.step(*job.args, *job.targets)
-        gc.collect()
-        assert old() is None
-
-
 def test_a_hook_for_every_module_is_called_or_refused() -> None:
     def doubled(module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor | None:
         return output * 2 if isinstance(module, nn.Linear) else None

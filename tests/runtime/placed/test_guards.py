@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from frontend.torch.small_models import build, graph_of
-from runtime.random_plans import machine, needs_two_cores, placed_at_random, plain_loss, random_plan
+from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -34,9 +34,9 @@ def test_inputs_that_are_not_those_of_the_job() -> None:
             placed.step([x, x], labels)
         with pytest.raises(MismatchError, match=r"input args\[0\] requires a gradient; .* detach it"):
             placed(x.clone().requires_grad_(), labels)
-        with pytest.raises(MismatchError, match=r"input args\[0\] has layout torch.sparse_coo; give a dense tensor"):
+        with pytest.raises(MismatchError, match=r"args\[0\] is a Tensor on cpu with layout torch.sparse_coo; give"):
             placed(x.to_sparse(), labels)
-        with pytest.raises(MismatchError, match=r"input args\[0\] has no data"):
+        with pytest.raises(MismatchError, match=r"input args\[0\] is a Tensor on meta"):
             placed(x.to("meta"), labels)
         placed.eval()
         with pytest.raises(MismatchError, match="module is in evaluation mode; call train"):
@@ -83,22 +83,6 @@ def test_devices_must_be_those_of_the_plans_topology() -> None:
         apply(job, plan, ["cpu:0", "cpu"])
 
 
-@needs_two_cores
-def test_devices_without_ops_need_not_be_here() -> None:
-    job = build("linear")
-    plan = random_plan(graph_of("linear"), device_count=2)
-    assert set(plan.placement.values()) == {"d0", "d1"}
-    larger = replace(plan, topology=machine(3))
-    for devices in (["cpu:0", "cpu:1"], {"d0": "cpu:1", "d1": "cpu:0"}):
-        placed = apply(job, larger, devices)
-        try:
-            assert torch.equal(placed.step(*job.args, *job.targets), plain_loss(job, build("linear").module))
-        finally:
-            placed.close()
-    with pytest.raises(InputError, match=r"or for those that run ops \(d0, d1\)"):
-        apply(job, larger, ["cpu:0"])
-
-
 @pytest.mark.parametrize("where", ["meta", "fake"])
 def test_a_module_without_data_can_be_planned_but_not_run(where: str) -> None:
     if where == "meta":
@@ -108,7 +92,7 @@ def test_a_module_without_data_can_be_planned_but_not_run(where: str) -> None:
             module, x, labels = nn.Linear(8, 5), torch.randn(4, 8), torch.randint(5, (4,))
     job = Job(module, (x,), (labels,), functional.cross_entropy)
     plan = random_plan(capture(job), device_count=1)
-    with pytest.raises(InputError, match=r"'weight' is .* and has no data: such a module can be planned but not run"):
+    with pytest.raises(InputError, match=r"'weight' has no data: such a module can be planned but not run"):
         apply(job, plan, ["cpu:0"])
 
 
@@ -122,11 +106,3 @@ class Parts(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden: torch.Tensor = self.fc(x.imag) - self.fc(x.real)
         return hidden
-
-
-@needs_two_cores
-def test_an_input_may_be_conjugated_later() -> None:
-    x = torch.randn(3, 4, dtype=torch.complex64)
-    job = Job(Parts(), (x,), mode="infer")
-    with placed_at_random(job) as placed:
-        torch.testing.assert_close(placed(x.conj()), job.module(x.conj()).detach())

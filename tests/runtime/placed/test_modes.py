@@ -9,7 +9,7 @@ from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.core.errors import MismatchError
 from dlplacer.frontend import Job
 
 pytestmark = needs_two_cores
@@ -71,19 +71,6 @@ def test_outputs_keep_their_nesting() -> None:
             assert torch.equal(ours["input"], job.args[0])
 
 
-def test_keyword_arguments_may_come_in_any_order_and_must_be_complete() -> None:
-    job, plain = build("keywords"), build("keywords").module
-    turned = dict(reversed(job.kwargs.items()))
-    with placed_at_random(job, graph=graph_of("keywords")) as placed:
-        expected = plain_loss(job, plain).detach()
-        torch.testing.assert_close(placed.step(*job.args, *job.targets, **turned), expected, **EXACT)
-        del turned["flag"]
-        with pytest.raises(InputError, match="takes the keyword arguments scale, extra, flag, none; 'flag' is missing"):
-            placed.step(*job.args, *job.targets, **turned)
-        with pytest.raises(InputError, match="'wrong' is none of them"):
-            placed.step(*job.args, *job.targets, **job.kwargs, wrong=1)
-
-
 # Random ops draw from (a number of torch's generator, op), and not from where they run.
 def test_dropout_does_not_depend_on_the_placement() -> None:
     losses = []
@@ -106,37 +93,6 @@ def test_checkpoints_have_plain_names_and_load_in_both_directions() -> None:
         assert placed.get_parameter("fc.weight") is job.module.fc.weight
         plain.load_state_dict(placed.state_dict())
         assert plain.calls.item() == 1
-
-
-class _Counted(nn.Module):
-    """Keeps a number that is neither parameter nor buffer, and saves it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.count = nn.Linear(8, 5), 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(x)
-
-    def get_extra_state(self) -> int:
-        return self.count
-
-    def set_extra_state(self, state: int) -> None:
-        self.count = state
-
-
-def test_extra_state_is_saved_and_loaded() -> None:
-    job, plain = Job(_Counted(), (torch.randn(4, 8),), mode="infer"), _Counted()
-    with placed_at_random(job) as placed:
-        job.module.count = 3
-        saved = placed.state_dict()
-        plain.load_state_dict(saved)
-        assert plain.count == 3
-        job.module.count = 0
-        placed.load_state_dict(saved)
-        assert job.module.count == 3
-        with pytest.raises(RuntimeError, match="Missing key"):
-            placed.load_state_dict({name: saved[name] for name in ("fc.weight", "fc.bias")})
 
 
 @needs_two_cores

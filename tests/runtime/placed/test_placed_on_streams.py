@@ -13,7 +13,6 @@ from runtime.random_plans import plain_loss, random_plan
 from dlplacer.core.errors import RunError
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.measure.steps import PlacedJob
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
 pytestmark = pytest.mark.timeout(120)
@@ -56,23 +55,6 @@ def test_training_equals_plain_pytorch(name: str, copies: str) -> None:
     assert not {"device", "end", "sync"} & {*joint, *log}
 
 
-# A step makes an event for the caller's stream, and one for the end of each of the two devices.
-def test_events_of_the_program_are_made_once_and_timed_ones_only_when_recording() -> None:
-    job = build("branches")
-    with placed_on_streams(job, "forced", seed=1) as (placed, log):
-        for _ in range(4):
-            placed.step(*job.args, *job.targets)
-        assert "event" in log
-        log.clear()
-        for _ in range(4):
-            placed.step(*job.args, *job.targets)
-        assert log.count("record") > log.count("event") == 4 * (1 + 2)
-        assert "timed event" not in log
-        placed.records = True
-        placed.step(*job.args, *job.targets)
-        assert "timed event" in log
-
-
 # The host is two steps ahead at most: what fails on a device is reported soon.
 def test_the_host_waits_for_the_step_before_the_last_one() -> None:
     job = build("branches")
@@ -96,39 +78,3 @@ def test_what_fails_on_a_device_is_reported_with_its_step(monkeypatch: pytest.Mo
             RunError, match="run 1 of the program failed on cuda:0/0 after its ops were issued: CUDA er"
         ):
             placed.step(*job.args, *job.targets)
-
-
-# CUDA reports a failure of the first step at whatever the second one calls next: no op of the second one is to blame.
-def test_an_error_that_an_earlier_step_caused_is_not_that_of_the_op_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = build("branches")
-    with placed_on_streams(job, "forced", seed=1) as (placed, _):
-        placed.step(*job.args, *job.targets)
-
-        def failed(*_: Any) -> None:
-            raise RuntimeError("CUDA error: device-side assert triggered")
-
-        monkeypatch.setattr(HostEvent, "query", failed)
-        monkeypatch.setattr(HostStreams, "copy", failed)
-        with pytest.raises(RunError, match="run 1 of the program failed on cuda:0/0 after its ops were issued"):
-            placed.step(*job.args, *job.targets)
-
-
-@pytest.mark.parametrize(
-    ("broken", "action"), [("copy", "COPY .* -> d[01] ON copy:d[01]"), ("protect", "HOLD .* FOR .*")]
-)
-def test_an_action_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, broken: str, action: str) -> None:
-    job, plain = build("branches"), build("branches")
-    with placed_on_streams(job, "forced", seed=1) as (placed, _):
-        with monkeypatch.context() as patched:
-            patched.setattr(HostStreams, broken, lambda *args: 1 / 0)
-            with pytest.raises(RunError, match=f"{action} failed on cuda:0/[01]: division by zero"):
-                placed.step(*job.args, *job.targets)
-        assert torch.equal(placed.step(*job.args, *job.targets), plain_loss(plain, plain.module).detach())
-
-
-# A clock that stops when step() returns would measure how long issuing takes.
-def test_a_step_that_is_timed_ends_with_its_devices() -> None:
-    job = build("branches")
-    with placed_on_streams(job, "free", seed=1) as (placed, log):
-        PlacedJob(placed, [job]).step()
-        assert log[-2:] == ["device", "device"]

@@ -14,7 +14,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.frontend import Job, capture
 from dlplacer.runtime.placed.variant import order_like
 from dlplacer.runtime.program.checks import races
-from dlplacer.runtime.program.lower import lower
+from dlplacer.runtime.program.program import lower
 
 
 def homes(order: dict[str, list[str]]) -> dict[str, str]:

@@ -105,11 +105,11 @@ def test_state_of_the_updates_can_be_saved_and_restored() -> None:
     job = Job(base.module, base.args, base.targets, base.loss, optimizer="adam")
     with placed_at_random(job) as placed:
         placed.step(*job.args, *job.targets)
-        saved = copy.deepcopy((placed.state_dict(), placed.updater.state_dict()))
+        saved = copy.deepcopy((placed.state_dict(), placed.updater.state))
         placed.step(*job.args, *job.targets)
         expected = copy.deepcopy(placed.state_dict())
         placed.load_state_dict(saved[0])
-        placed.updater.load_state_dict(saved[1])
+        placed.updater.state = saved[1]
         placed.step(*job.args, *job.targets)
         for name, tensor in placed.state_dict().items():
             assert torch.equal(tensor, expected[name])

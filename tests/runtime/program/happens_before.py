@@ -11,12 +11,12 @@ from typing import Any
 import networkx as nx
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.runtime.program.lower import MemorySpaces
 from dlplacer.runtime.program.program import (
     Compute,
     Copy,
     Free,
     Hold,
+    MemorySpaces,
     Program,
     RecordEvent,
     Recv,

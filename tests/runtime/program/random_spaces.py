@@ -7,8 +7,14 @@ from dataclasses import dataclass, replace
 from runtime.random_graphs import DEVICES, random_graph, random_order
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.runtime.program.lower import DeviceMemorySpace, MemorySpaces, lower_stages, with_streams
-from dlplacer.runtime.program.program import Action, Program
+from dlplacer.runtime.program.program import (
+    Action,
+    DeviceMemorySpace,
+    MemorySpaces,
+    Program,
+    lower_stages,
+    with_streams,
+)
 
 GPU0 = DeviceMemorySpace("cuda:0", has_streams=True)
 GPU1 = DeviceMemorySpace("cuda:1", has_streams=True)

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime.random_graphs import DEVICES, random_graph, random_order
 
-from dlplacer.runtime.program.lower import lower
-from dlplacer.runtime.program.program import Compute, Free, Recv, Send, issue_order
+from dlplacer.runtime.program.program import Compute, Free, Recv, Send, issue_order, lower
 
 
 @given(seed=st.integers(0, 10**6), longest=st.integers(1, 9))

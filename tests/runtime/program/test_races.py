@@ -9,7 +9,7 @@ from runtime.program.random_spaces import Lowered, random_lowered
 
 from dlplacer.core.errors import InternalError
 from dlplacer.runtime.program.checks import races, require_no_races
-from dlplacer.runtime.program.program import Copy, Free, Hold, Program, RecordEvent, Send, Sync, Wait
+from dlplacer.runtime.program.program import Copy, Free, Hold, RecordEvent, Send, Sync, Wait
 
 SEEDS = st.integers(0, 10**6)
 
@@ -37,7 +37,6 @@ def test_lowered_programs_have_no_races(seed: int) -> None:
     races(lowered.graph, lowered.programs)
     require_no_races(lowered.graph, lowered.programs, lowered.spaces, lowered.empty)
     assert not oracle(lowered)
-    assert [Program.parse(str(program)) for program in lowered.programs] == lowered.programs
 
 
 def damaged(lowered: Lowered, chooser: random.Random) -> Lowered:

@@ -3,19 +3,222 @@
 A graph's list of rewrites records a split by its name, as in ``split:convolution_4:batch:2``.
 """
 
+import math
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
+import torch
 from torch import fx
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.nodes import picked_output
-from dlplacer.frontend.torch.splitting.pieces import Pieces, PieceTable
+from dlplacer.frontend.torch.nodes import behind_views, operators, picked_output, stand_ins
 from dlplacer.frontend.torch.splitting.rules import SUM, Pattern, patterns_of
+from dlplacer.frontend.torch.tracing.quiet import undisturbed
+
+aten = torch.ops.aten
+ORIGIN = "dlplacer_origin"
+"""Key of a node's meta: the op that a split made it from."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A tensor as several nodes: side by side along a dimension, each with its begin and end, or summands of it."""
+
+    dim: int
+    nodes: tuple[fx.Node, ...]
+    bounds: tuple[tuple[int, int], ...]
+
+
+class PieceTable:
+    """The values of a graph that are in pieces. It inserts nodes in front of `reader`, each only once."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.reader = graph.output_node()
+        self.pieces: dict[fx.Node, Pieces] = {}
+        self._wholes: dict[fx.Node, fx.Node] = {}
+        self._slices: dict[tuple[fx.Node, int, int, int], fx.Node] = {}
+
+    def insert(self, target: Any, args: tuple[Any, ...], name: str, like: fx.Node, kwargs: Any = None) -> fx.Node:
+        """A new call before the reader, with its stand-in; it belongs to the op `like`."""
+        with self.graph.inserting_before(self.reader):
+            node = call_like(self.graph, target, args, like.meta, name, kwargs)
+        node.meta.setdefault(ORIGIN, behind_views(like).name)
+        return node
+
+    def whole(self, node: fx.Node) -> fx.Node:
+        """The node that holds the whole value: itself, or its pieces joined."""
+        found = self.pieces.get(node)
+        if found is None:
+            return node
+        if node not in self._wholes:
+            parts = found.nodes
+            joined = self._added(parts, node) if found.dim == SUM else self._joined(parts, found.dim, node, "joined")
+            self._wholes[node] = joined
+        return self._wholes[node]
+
+    def slice(self, node: fx.Node, dim: int, begin: int, end: int) -> fx.Node:
+        """The node that holds a slice of a value, from its pieces where it is in pieces."""
+        key = node, dim, begin, end
+        if key not in self._slices:
+            self._slices[key] = self._sliced(node, dim, begin, end)
+        return self._slices[key]
+
+    def follow(self, node: fx.Node) -> bool:
+        """Take a view of each piece of a value, or each of several views; True if possible, at no cost then."""
+        source = node.args[0] if node.args else None
+        found = self.pieces.get(source) if isinstance(source, fx.Node) else None
+        if found is None or found.dim == SUM or node.kwargs or node.target is operator.getitem:
+            return False
+        views = [_view_of_piece(node, found.dim, piece) for piece in found.bounds]
+        made, bounds, dim = [], [], 0
+        for number, (part, view) in enumerate(zip(found.nodes, views, strict=True)):
+            if view is None:
+                return False
+            dim, ends, args = view
+            bounds.append(ends)
+            try:
+                # A view that is legal of the whole may not be of a part, whose strides differ; then the whole is
+                # joined.
+                made.append(self.insert(node.target, (part, *args), f"{node.name}_part{number}", node))
+            except (RuntimeError, ValueError):
+                return False
+            if _first(made[-1]).dim() != _first(node).dim():
+                return False
+        if isinstance(node.meta["val"], torch.Tensor):
+            self.pieces[node] = Pieces(dim, tuple(made), tuple(bounds))
+            return True
+        for user in list(node.users):
+            index = user.args[1]
+            picked = [self.insert(operator.getitem, (part, index), f"{part.name}_{index}", user) for part in made]
+            self.pieces[user] = Pieces(dim, tuple(picked), tuple(bounds))
+        return True
+
+    def _sliced(self, node: fx.Node, dim: int, begin: int, end: int) -> fx.Node:
+        found = self.pieces.get(node)
+        where = f"dim{dim}_{begin}_{end}"
+        if found is None:
+            if begin == 0 and end == node.meta["val"].shape[dim]:
+                return node
+            return self.insert(aten.slice.Tensor, (node, dim, begin, end), f"{node.name}_{where}", node)
+        if found.dim == SUM:
+            return self._added([self.slice(part, dim, begin, end) for part in found.nodes], node)
+        if found.dim != dim:
+            return self._joined([self.slice(part, dim, begin, end) for part in found.nodes], found.dim, node, where)
+        overlaps = [
+            self.slice(part, dim, max(begin, low) - low, min(end, high) - low)
+            for part, (low, high) in zip(found.nodes, found.bounds, strict=True)
+            if low < end and begin < high
+        ]
+        return overlaps[0] if len(overlaps) == 1 else self._joined(overlaps, dim, node, where)
+
+    def _added(self, parts: Sequence[fx.Node], like: fx.Node) -> fx.Node:
+        total = parts[0]
+        for part in parts[1:]:
+            total = self.insert(aten.add.Tensor, (total, part), f"{like.name}_sum", like)
+        return total
+
+    def _joined(self, parts: Sequence[fx.Node], dim: int, like: fx.Node, suffix: str) -> fx.Node:
+        """The parts side by side, in the memory layout of the value that they are parts of."""
+        name = f"{like.name}_{suffix}"
+        strides = like.meta["val"].stride()
+        order = sorted(range(len(strides)), key=lambda place: (-strides[place], place))
+        # cat need not keep a permuted layout; turned before and back after, the whole has the strides that later views
+        # rely on.
+        if order == sorted(order):
+            return self.insert(aten.cat.default, (list(parts), dim), name, like)
+        turned = [self.insert(aten.permute.default, (part, order), f"{part.name}_turned", like) for part in parts]
+        joined = self.insert(aten.cat.default, (turned, order.index(dim)), f"{name}_turned", like)
+        back = [order.index(place) for place in range(len(order))]
+        return self.insert(aten.permute.default, (joined, back), name, like)
+
+
+def call_like(
+    graph: fx.Graph, target: Any, args: tuple[Any, ...], like: Mapping[str, Any], name: str = "", kwargs: Any = None
+) -> fx.Node:
+    """A new call, with its stand-in, that belongs where another one does, whose meta is given."""
+    node = graph.create_node("call_function", target, args, dict(kwargs or {}), name or None)
+    node.meta = {key: entry for key, entry in like.items() if key not in ("val", "tensor_meta", "desc")}
+    node.meta["val"] = stand_in(node)
+    return node
+
+
+def stand_in(node: fx.Node) -> Any:
+    """The result of a call on the stand-ins of its arguments."""
+    tensors = [entry.meta["val"] for entry in node.all_input_nodes]
+    args, kwargs = stand_ins(node)
+    assert callable(node.target)
+    if not tensors or not isinstance(tensors[0], torch._subclasses.fake_tensor.FakeTensor):
+        return node.target(*args, **kwargs)
+    with undisturbed(), torch.no_grad(), tensors[0].fake_mode:
+        return node.target(*args, **kwargs)
+
+
+_View: TypeAlias = tuple[int, tuple[int, int], tuple[Any, ...]]
+"""The dimension of a view along which the pieces lie, begin and end of one there, and the arguments of its view."""
+
+
+def _view_of_piece(node: fx.Node, dim: int, ends: tuple[int, int]) -> _View | None:
+    """The view of one piece of the tensor that a view op reads; None if it mixes pieces."""
+    source, args = node.args[0].meta["val"], node.args[1:]  # type: ignore[union-attr]
+    if node.target in _RESHAPES:
+        return _reshaped(source.shape, node.meta["val"].shape, dim, ends)
+    if node.target not in _TURNED:
+        return None
+    if node.target in _DIVIDED:
+        place = _DIVIDED[node.target]
+        if (args[place] if place < len(args) else 0) % source.dim() == dim:
+            return None
+    # Where a dimension goes is seen by its stride, which no other has.
+    probe = torch.empty_strided(source.shape, [2**32 + place for place in range(source.dim())], device="meta")
+    assert callable(node.target)
+    made = node.target(probe, *args)
+    made = made[0] if isinstance(made, (tuple, list)) else made
+    places = [place for place, stride in enumerate(made.stride()) if stride == 2**32 + dim]
+    if not places or made.shape[places[0]] != source.shape[dim]:
+        return None
+    if node.target is aten.expand.default:
+        return places[0], ends, (_with(made.shape, places[0], ends), *args[1:])
+    return places[0], ends, args
+
+
+def _reshaped(read: Sequence[int], made: Sequence[int], dim: int, ends: tuple[int, int]) -> _View | None:
+    """The piece stays one piece if the dimensions before it hold as many elements, and its ends fall on whole rows."""
+    before, inner = math.prod(read[:dim]), math.prod(read[dim + 1 :])
+    for place in range(len(made)) if 0 not in made else ():
+        if math.prod(made[:place]) == before and made[place] > 1:
+            row = math.prod(made[place + 1 :])
+            if any(end * inner % row for end in ends):
+                return None
+            begin, end = (end * inner // row for end in ends)
+            return place, (begin, end), (_with(made, place, (begin, end)),)
+    return None
+
+
+def _with(shape: Sequence[int], place: int, ends: tuple[int, int]) -> list[int]:
+    return [ends[1] - ends[0] if index == place else int(size) for index, size in enumerate(shape)]
+
+
+def _first(node: fx.Node) -> torch.Tensor:
+    """The stand-in of a view, or of the first of several."""
+    value = node.meta["val"]
+    tensor: torch.Tensor = value[0] if isinstance(value, (tuple, list)) else value
+    return tensor
+
+
+_DIVIDED: dict[Any, int] = {aten.slice.Tensor: 0, aten.split.Tensor: 1, aten.split_with_sizes.default: 1}
+"""View that takes parts along a dimension → the place of that dimension among its arguments."""
+_RESHAPES = operators("view _unsafe_view reshape")
+_TURNED = operators("""
+alias detach t transpose.int permute unsqueeze squeeze.dim squeeze.dims select.int slice.Tensor split.Tensor
+split_with_sizes unbind.int expand
+""")
+"""Views whose dimensions are those of the tensor, in another order or selected."""
+
 
 _SPLIT = re.compile(r"split:(?P<op>[^:\s]+):(?P<axis>[a-z]+\d*):(?P<parts>\d+)")
 
