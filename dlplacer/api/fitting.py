@@ -107,9 +107,7 @@ def _machine(
     machine: TopologyLike, link: str | None, network: str | None, used: Sequence[str] | Mapping[str, str]
 ) -> Topology:
     """The topology, its file, or a name that ships; else what a line of text describes."""
-    if isinstance(machine, str) and (
-        machine.endswith(".toml") or not (Path(machine).exists() or machine in shipped_names("topologies"))
-    ):
+    if isinstance(machine, str) and not (Path(machine).exists() or machine in shipped_names("topologies")):
         return new_topology(machine, link=link, network=network, used=used)
     if link or network or used:
         raise InputError("link, network and used go with a machine in words; change the topology file instead")

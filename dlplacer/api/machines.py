@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import names_of, note, silent
-from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.table import Column, Table
 from dlplacer.core.topology import Topology
@@ -16,7 +15,7 @@ from dlplacer.core.units import format_bytes_per_s
 from dlplacer.files.load import load_graph, load_topology, shipped_names
 from dlplacer.machines.cores import load_note
 from dlplacer.machines.costs.device_table import DEVICE_TABLE, FLOAT32
-from dlplacer.machines.importers.described import described_topology, read_description
+from dlplacer.machines.importers.described import described_topology
 from dlplacer.machines.importers.host import detected_topology, gpu_topology, has_gpus, host_topology
 from dlplacer.machines.importers.measured_links import doubts
 from dlplacer.machines.importers.products import import_notes
@@ -64,7 +63,7 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
     from dlplacer.machines.importers.any_format import import_topology as import_file
 
     topology = import_file(Path(path), device_type)
-    for text in import_notes(topology, device_type):
+    for text in import_notes(topology):
         note(text)
     return topology
 
@@ -174,13 +173,13 @@ _LISTED: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
 
 @checked
 def new_topology(
-    description: str | PathLike[str],
+    description: str,
     *,
     link: str | None = None,
     network: str | None = None,
     used: Sequence[str] | Mapping[str, str] = (),
 ) -> Topology:
-    """The machine that a line of text or a TOML file describes, with memory and rates of the device table.
+    """The machine that a line of text describes, with memory and rates of the device table.
 
     Raises InputError if a device is not in the table, with the names most like it, or the text cannot be read.
 
@@ -189,11 +188,6 @@ def new_topology(
     >>> dp.new_topology("2x RTX3090, RTX3060, 64 GB DDR5-5600", link="pcie4")
     <Topology '2x RTX3090, RTX3060, 64 GB DDR5-5600': 2 RTX3090, 1 RTX3060, 1 2xDDR5-5600, 1 router, 4 links>
     """
-    text = str(description)
-    if text.endswith(".toml"):
-        if link or network or used:
-            raise InputError(f"link, network and used stand in {text!r} itself; leave the options out")
-        return read_description(Path(text))
     # Device and size of ``gpu0=1 GiB``; a size alone is that of every device.
     taken = used if isinstance(used, Mapping) else {part.rpartition("=")[0]: part.rpartition("=")[2] for part in used}
-    return described_topology(text, link, network, taken)
+    return described_topology(description, link, network, taken)

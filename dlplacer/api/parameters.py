@@ -140,9 +140,9 @@ selftest.seed  whole  -  of the random plans and pauses (0)
 kind  word:auto,gpu,cpu  -  which devices (auto)
 measure  flag  -  time copies over every link, and the issue of ops
 path  read  path:FILE  the file that the other tool wrote
-import_topology.device_type  text  --type:TYPE  type of the devices, as RTX3090 or V100-32GB; of several types, as
-    0-2=RTX3090,3=RTX3060
-description  any  description:TEXT  the machine in words, as {_WORDS}, ";" between hosts, or a TOML file
+import_topology.device_type  text  --type:TYPE  type of the devices, as RTX3090 or V100-32GB; of several, one each:
+    A40,A40,T4
+description  any  description:TEXT  the machine in words, as {_WORDS}, ";" between hosts
 [machine in words]
 link  text  LINK  of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)
 network  text  NET  between hosts: 1gbe, 10gbe, wifi, thunderbolt, or a rate and a latency

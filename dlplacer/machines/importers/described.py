@@ -1,17 +1,13 @@
-"""A machine in a line of text, ``2x RTX3090, RTX3060, 64 GB DDR5-5600``, or in a short TOML file."""
+"""A machine in a line of text, ``2x RTX3090, RTX3060, 64 GB DDR5-5600``."""
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.core.units import parse_quantity
-from dlplacer.files.text import read_text
 from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, Figure, known_type, unknown_type
 from dlplacer.machines.importers.products import PCIE_HOP_LATENCY_S, device_of_type, pcie_slot_bytes_per_s
 
@@ -75,30 +71,6 @@ def described_topology(
         links, routers = [], []
     source = "described in words; links and RAM are assumptions until they are measured"
     return Topology(tuple(_less(devices, used or {})), tuple(routers), tuple(links), text.strip(), source)
-
-
-def read_description(path: Path) -> Topology:
-    """The machine in a TOML file: ``hosts`` (texts as for `described_topology`), ``link``, ``network``, ``used``.
-
-    Raises
-    ------
-    FileFormatError
-        If it is no TOML, or has other keys.
-    """
-    try:
-        told: dict[str, Any] = tomllib.loads(read_text(path, 2**20))
-    except tomllib.TOMLDecodeError as error:
-        raise FileFormatError(str(path), [f"it is no TOML: {error}"]) from error
-    stray = told.keys() - {"name", "hosts", "link", "network", "used"}
-    hosts = told.get("hosts")
-    if stray or not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
-        wrong = f"{sorted(stray)[0]!r} is not known" if stray else "hosts is no list of texts"
-        raise FileFormatError(
-            str(path), [f'{wrong}; write hosts = ["2x RTX3090, 64 GB DDR5-5600"], link, network, used']
-        )
-    used = {str(key): str(value) for key, value in dict(told.get("used", {})).items()}
-    topology = described_topology("; ".join(hosts), told.get("link"), told.get("network"), used)
-    return replace(topology, name=str(told.get("name", path.stem)))
 
 
 def _devices(host: str, prefix: str, gpus: int) -> list[Device]:

@@ -1,7 +1,5 @@
 """Machines in words."""
 
-from pathlib import Path
-
 import pytest
 
 import dlplacer as dp
@@ -25,26 +23,9 @@ def test_hosts_meet_over_the_network() -> None:
     assert sum(link.latency_s for link in network) == pytest.approx(200e-6)
 
 
-def test_a_toml_file_says_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "box.toml"
-    path.write_text('name = "box"\nhosts = ["2x RTX3090", "RTX4090"]\nnetwork = "10gbe"\n[used]\nRTX3090 = "2 GiB"\n')
-    box = dp.new_topology(path)
-    told = dp.new_topology("2x RTX3090; RTX4090", network="10gbe", used={"RTX3090": "2 GiB"})
-    assert (box.devices, box.links, box.name) == (told.devices, told.links, "box")
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
-    [
-        ("RTX3900", "RTX3090"),
-        ("", "machine"),
-        ("RTX3090; RTX4090", "network"),
-        ("M2Max", "memory"),
-        ("2x", "2x"),
-        ("0x RTX3090, RTX3060", "0x RTX3090"),
-        ("RTX3090 0GB", "memory"),
-        ("64 GB DDR5-5600, 32 GB DDR4-3200", "32 GB DDR4-3200"),
-    ],
+    [("RTX3900", "RTX3090"), ("RTX3090; RTX4090", "network"), ("M2Max", "memory"), ("0x RTX3090", "0x RTX3090")],
 )
 def test_a_mistake_says_what_to_write(words: str, named: str) -> None:
     with pytest.raises(DlplacerError) as raised:

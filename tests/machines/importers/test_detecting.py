@@ -11,8 +11,8 @@ from machines.importers.samples import SMI_BOX
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
-from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.machines.importers.host import detected_topology, gpu_topology, has_gpus
+from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.machines.importers.host import detected_topology, gpu_topology, has_gpus, host_topology
 from dlplacer.machines.importers.measured_links import SIZES_BYTES, doubts, fit_line, measured
 from dlplacer.machines.importers.products import type_of_name
 
@@ -161,26 +161,10 @@ def test_a_link_that_nothing_disturbs_is_measured_in_one_round_and_a_disturbed_o
     assert len(rounds) == 3 * len(SHOWN)
 
 
-def test_cores_of_a_node_are_timed_with_each_other() -> None:
-    """A hand-over of 40 us crosses two links, so each takes half; the only core of a node keeps what was assumed."""
-    box = Topology(
-        (Device("cpu0"), Device("cpu1"), Device("cpu2")),
-        (Router("numa0"), Router("numa1")),
-        (
-            *(Link("cpu0", "numa0", 1e15, 1e-6), Link("cpu1", "numa0", 1e15, 1e-6), Link("cpu2", "numa1", 1e15, 1e-6)),
-            Link("numa0", "numa1", 1e15, 5e-6),
-        ),
-    )
-    timed: set[tuple[str, str]] = set()
-
-    def handed_over(first: str, second: str, size: int) -> float:
-        timed.add((first, second))
-        return 40e-6
-
-    links = measured(box, handed_over, shared_memory=True).links
-    assert [link.latency_s for link in links] == [pytest.approx(20e-6), pytest.approx(20e-6), 1e-6, 5e-6]
-    assert timed == {("cpu0", "cpu1"), ("cpu1", "cpu0")}
-    assert "no other core is on numa1" in links[2].meta["refused"]["reason"]
+def test_cores_are_timed_with_each_other() -> None:
+    """A hand-over of 40 us crosses two links, so each takes half."""
+    links = measured(host_topology([0, 2, 3]), lambda first, second, size: 40e-6, shared_memory=True).links
+    assert [link.latency_s for link in links] == [pytest.approx(20e-6)] * 3
 
 
 def test_detect_on_this_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
