@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, get_args
 from dlplacer.api.kinds import KINDS, Parameter
 from dlplacer.core.options import ASSUMPTIONS, CHOICES
 from dlplacer.machines.costs.gradient_codecs import CODECS
-from dlplacer.machines.costs.issue import ISSUES
+from dlplacer.machines.costs.roofline import ISSUES
 from dlplacer.report.plot.pictures import pictures_of
 
 LISTS = ("graphs", "topologies", "models", "methods", "devices", "targets")

@@ -18,7 +18,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.machines.cores import usable_cores
-from dlplacer.machines.costs.issue import with_issue
+from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.planning.assemble import contradicts
 from dlplacer.planning.one_device import single_device_s
 from dlplacer.planning.place import prepared, solved

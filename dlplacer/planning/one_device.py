@@ -10,7 +10,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_seconds
-from dlplacer.machines.costs.issue import with_issue
+from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.problem.problem import Problem, build_problem

@@ -16,7 +16,7 @@ from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.machines.cores import usable_cores
-from dlplacer.machines.costs.issue import with_issue
+from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.assemble import rescaled, with_fine_ticks
 from dlplacer.planning.constrain import constrained

@@ -7,7 +7,7 @@ model does not matter. An op that was never measured takes its roofline time, at
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -17,9 +17,10 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op, TensorSpec
 from dlplacer.core.record import BytesPerSecond, Name, Number, Record, Seconds, record
 from dlplacer.core.topology import Topology
-from dlplacer.files.fields import FileModel, Table, load_model, plain
+from dlplacer.files.fields import FileModel, Table, load_model
 from dlplacer.files.text import write_json
 
+KIND, VERSION = "calibration", 1
 _SMALL_BYTES = 2**16
 """An op that moves no more than this spends its time on being called."""
 
@@ -40,24 +41,25 @@ class CopyLine(Record):
     bytes_per_s: BytesPerSecond
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """The measured times of one device type.
+class Calibration(FileModel):
+    """The measured times of one device type, as its file has them.
 
     Attributes
     ----------
     overhead_s
         Seconds of an op that moves almost no data.
-    entries
+    ops
         Signature of an op (`signature`) → its time.
     """
 
-    device_type: str
-    versions: Mapping[str, str]
-    overhead_s: float
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    format: str = f"dlplacer.{KIND}/{VERSION}"
+    device_type: Name
+    versions: dict[str, str]
+    overhead_s: Seconds
     copy_line: CopyLine | None = None
-    dispatch_s: float | None = None
+    dispatch_s: Seconds | None = None
+    ops: dict[str, Entry]
+    meta: Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def calibration_of(
     entries = {name: Entry(median(times), len(times)) for name, times in found.items()}
     # The call itself is all that an op of a few bytes costs; without such ops the shortest op bounds it from above.
     overhead_s = median(small) if small else min((entry.time_s for entry in entries.values()), default=0.0)
-    return Calibration(device_type, dict(versions), overhead_s, entries)
+    return Calibration(device_type=device_type, versions=dict(versions), overhead_s=overhead_s, ops=entries, meta={})
 
 
 def merged(old: Calibration, new: Calibration) -> Calibration:
@@ -118,10 +120,8 @@ def merged(old: Calibration, new: Calibration) -> Calibration:
                 f"the calibration of {old.device_type!r} was measured with {name} {before}; here it is {now}, "
                 "where other times hold: use another file"
             )
-    copy_line = new.copy_line or old.copy_line
-    dispatch_s = old.dispatch_s if new.dispatch_s is None else new.dispatch_s
-    entries = {**old.entries, **new.entries}
-    return Calibration(new.device_type, new.versions, new.overhead_s, entries, copy_line, dispatch_s)
+    kept = {name: value for name, value in new if value is not None}
+    return old.model_copy(update={**kept, "ops": {**old.ops, **new.ops}})
 
 
 def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, Coverage]:
@@ -132,7 +132,7 @@ def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpG
     kind = calibration.device_type
     known: dict[str, float] = {}
     for op in graph.ops:
-        entry = calibration.entries.get(signature(graph, op)) if op.attrs else None
+        entry = calibration.ops.get(signature(graph, op)) if op.attrs else None
         if entry is not None:
             known[op.id] = entry.time_s
     ops = tuple(_timed(op, kind, known.get(op.id), calibration.overhead_s) for op in graph.ops)
@@ -194,20 +194,6 @@ def _without_names(value: Any) -> Any:
     return [_without_names(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-KIND, VERSION = "calibration", 1
-
-
-class CalibrationModel(FileModel):
-    format: str
-    device_type: Name
-    versions: dict[str, str]
-    overhead_s: Seconds
-    copy_line: CopyLine | None = None
-    dispatch_s: Seconds | None = None
-    ops: dict[str, Entry]
-    meta: Table
-
-
 def read_calibration(path: Path) -> Calibration:
     """The calibration in a file.
 
@@ -216,21 +202,10 @@ def read_calibration(path: Path) -> Calibration:
     FileFormatError
         With every mistake and its path.
     """
-    told = load_model(path, CalibrationModel, KIND, VERSION)
-    return Calibration(told.device_type, told.versions, told.overhead_s, told.ops, told.copy_line, told.dispatch_s)
+    return load_model(path, Calibration, KIND, VERSION)
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
     """Write a calibration file atomically."""
-    value: dict[str, Any] = {
-        "format": f"dlplacer.{KIND}/{VERSION}",
-        "device_type": calibration.device_type,
-        "versions": dict(calibration.versions),
-        "overhead_s": calibration.overhead_s,
-    }
-    if calibration.copy_line is not None:
-        value["copy_line"] = plain(calibration.copy_line, all_fields=True)
-    if calibration.dispatch_s is not None:
-        value["dispatch_s"] = calibration.dispatch_s
-    value["ops"] = {name: plain(entry, all_fields=True) for name, entry in sorted(calibration.entries.items())}
-    write_json(path, value)
+    value = calibration.model_dump(exclude_none=True, exclude={"meta"})
+    write_json(path, {**value, "ops": dict(sorted(value["ops"].items()))})

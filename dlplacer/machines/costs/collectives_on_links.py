@@ -32,39 +32,12 @@ SEARCH_STEPS = 5_000
 _WORTH_SHARE = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """A directed ring.
-
-    Attributes
-    ----------
-    order
-        Devices; each sends to the next, the last to the first.
-    bytes_per_s
-        The bandwidth of every hop at once, with shared links considered.
-    """
-
-    order: tuple[str, ...]
-    bytes_per_s: float
-    latency_s: float
+Ring = tuple[tuple[str, ...], float]
+"""Devices, each of which sends to the next and the last to the first, and the bytes per second of every hop at once."""
 
 
-def widest_ring(
-    wiring: Wiring, devices: Sequence[str], used: Mapping[LinkDirection, float] | None = None
-) -> Ring | None:
-    """The ring of the highest rate through these devices, on the rates others leave; None if no rate is left.
-
-    Depth-first over the orders, widest hop first, cut off where a hop cannot beat the best ring so far; it starts from
-    the order given. Two devices form a ring of two hops.
-    """
-    search = _RingSearch(wiring, devices, used or {})
-    order = search.best
-    if order is None:
-        return None
-    return Ring(order, search.best_rate, max(wiring.latency_s(a, b) for a, b in _hops(order)))
-
-
-def _hops(order: Sequence[str]) -> Iterator[tuple[str, str]]:
+def hops(order: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The pairs of a ring that send to each other."""
     return zip(order, (*order[1:], order[0]), strict=True)
 
 
@@ -72,27 +45,27 @@ def rings(wiring: Wiring, devices: Sequence[str]) -> tuple[Ring, ...]:
     """Rings that run side by side, as NCCL's channels do: the widest, then the widest on the rates left, and so on.
 
     A ring slower than a quarter of the first is not worth splitting data for, and ends the list. The opposite direction
-    of a ring over full-duplex links is a ring of its own.
+    of a ring over full-duplex links is a ring of its own. Two devices form a ring of two hops.
     """
     found: list[Ring] = []
     used: dict[LinkDirection, float] = defaultdict(float)
-    while (ring := widest_ring(wiring, devices, used)) is not None:
-        if found and ring.bytes_per_s < _WORTH_SHARE * found[0].bytes_per_s:
-            break
-        found.append(ring)
-        for a, b in _hops(ring.order):
+    while (best := _RingSearch(wiring, devices, used)).rate > _WORTH_SHARE * (found[0][1] if found else 0.0):
+        found.append((best.order, best.rate))
+        for a, b in hops(best.order):
             for direction in wiring.directions(a, b):
-                used[direction] += ring.bytes_per_s
+                used[direction] += best.rate
     return tuple(found)
 
 
 class _RingSearch:
-    """Depth-first search for the ring whose narrowest link is widest."""
+    """Depth-first search for the ring whose narrowest link is widest, on the rates that others leave.
+
+    Widest hop first, cut off where a hop cannot beat the best ring so far; it starts from the order given.
+    """
 
     def __init__(self, wiring: Wiring, devices: Sequence[str], used: Mapping[LinkDirection, float]) -> None:
         self.wiring, self.devices, self.used = wiring, tuple(devices), used
-        self.best: tuple[str, ...] | None = None
-        self.best_rate = 0.0
+        self.order, self.rate = self.devices, 0.0
         # Complete up to 8 devices, which have 5,040 rings; beyond it what the widest hops lead to has to do.
         self.left = SEARCH_STEPS if len(devices) > EXHAUSTIVE_DEVICES else 1 << 60
         self.loads: dict[LinkDirection, int] = defaultdict(int)
@@ -106,14 +79,14 @@ class _RingSearch:
     def _extend(self, path: tuple[str, ...], ceiling: float) -> None:
         others = (device for device in self.devices if device not in path)
         for following in sorted(others, key=lambda other: self._alone(path[-1], other), reverse=True):
-            if self.left <= 0 or self.best_rate >= ceiling:
+            if self.left <= 0 or self.rate >= ceiling:
                 return
             self.left -= 1
             directions = self.wiring.directions(path[-1], following)
             for direction in directions:
                 self.loads[direction] += 1
             # A ring is as wide as its narrowest hop, and loads only grow: no order through this hop can be better.
-            if min(self._free(direction) / self.loads[direction] for direction in directions) > self.best_rate:
+            if min(self._free(direction) / self.loads[direction] for direction in directions) > self.rate:
                 longer = (*path, following)
                 self._offer(longer) if len(longer) == len(self.devices) else self._extend(longer, ceiling)
             for direction in directions:
@@ -126,10 +99,10 @@ class _RingSearch:
         return max(0.0, self.wiring.rate(direction) - self.used.get(direction, 0.0))
 
     def _offer(self, order: tuple[str, ...]) -> None:
-        loads = Counter(direction for a, b in _hops(order) for direction in self.wiring.directions(a, b))
+        loads = Counter(direction for a, b in hops(order) for direction in self.wiring.directions(a, b))
         rate = min(self._free(direction) / load for direction, load in loads.items())
-        if rate > self.best_rate:
-            self.best, self.best_rate = order, rate
+        if rate > self.rate:
+            self.order, self.rate = order, rate
 
 
 @dataclass(frozen=True)
@@ -192,8 +165,9 @@ class MachineCosts:
         if len(self.groups) > 1:
             return plain
         found = rings(self.wiring, self.groups[0])
-        steps, rate = self.devices - 1, sum(ring.bytes_per_s for ring in found)
-        return AlphaBeta(steps * max(ring.latency_s for ring in found), steps / self.devices / rate)
+        steps, rate = self.devices - 1, sum(rate for _, rate in found)
+        latency_s = max(self.wiring.channel(a, b).latency_s for order, _ in found for a, b in hops(order))
+        return AlphaBeta(steps * latency_s, steps / self.devices / rate)
 
     @cached_property
     def algorithms(self) -> Mapping[str, Mapping[str, AlphaBeta]]:

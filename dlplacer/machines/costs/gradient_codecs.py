@@ -23,9 +23,7 @@ class Transport:
     Attributes
     ----------
     wire_bits
-        Number of workers → (collective, bits per element of its full vector), one after another. A ``push`` is what
-        every worker sends to parameter servers, which share it out among themselves, a ``pull`` what it gets back; the
-        other collectives are those of `dlplacer.machines.costs.collectives`.
+        Number of workers → (collective, bits per element of its full vector), one after another.
     sums
         True if codes are added before they are decoded; else a device decodes those of every worker.
     decodes
@@ -65,15 +63,12 @@ def sum_bits(workers: int) -> int:
 
 def _floats(bits: int) -> tuple[Transport, ...]:
     """Floating-point numbers of this width, which any library sums."""
-    return (
-        Transport("all-reduce", lambda workers: (("all-reduce", bits),)),
-        Transport("servers", lambda workers: (("push", bits), ("pull", bits))),
-    )
+    return (Transport("all-reduce", lambda workers: (("all-reduce", bits),)),)
 
 
 # all-gather: everybody gets everybody's codes. sums: scalers agreed on by a message without bytes, codes to the device
 # that sums their part, sums back to all; it decodes what it sums and what comes back. int8: codes summed as 8-bit
-# integers, exactly and in any order. servers: the paper's own transport.
+# integers, exactly and in any order.
 _TERNARY = (
     Transport("all-gather", lambda workers: (("all-gather", workers * _CODE_BITS),), sums=False),
     Transport(
@@ -82,7 +77,6 @@ _TERNARY = (
         decodes=2.0,
     ),
     Transport("int8", lambda workers: (("all-reduce", 0), ("all-reduce", 8)), most_workers=_INT8_LEVELS),
-    Transport("servers", lambda workers: (("push", _CODE_BITS), ("pull", sum_bits(workers)))),
 )
 
 CODECS: Mapping[str, GradientCodec] = MappingProxyType(
@@ -124,11 +118,6 @@ class GradientExchange:
         """Codec and transport, as in ``ternary/all-gather``."""
         return f"{self.codec.name}/{self.transport.name}"
 
-    @property
-    def is_served(self) -> bool:
-        """True if the exchange goes through parameter servers, which are devices besides the workers."""
-        return any(collective == "push" for collective, _ in self.transport.wire_bits(2))
-
     def fits(self, workers: int) -> bool:
         """True if the exchange can average over so many workers."""
         most = self.transport.most_workers
@@ -145,8 +134,7 @@ class GradientExchange:
 
     def ratio(self, workers: int) -> float:
         """Bytes that a float32 ring all-reduce sends per device ÷ those that this sends; 1 for a single worker."""
-        weights = {"all-reduce": 2.0, "push": workers / max(1, workers - 1), "pull": 0.0}
-        sent = sum(weights.get(collective, 1.0) * share for collective, share in self.steps(workers))
+        sent = sum((2.0 if collective == "all-reduce" else 1.0) * share for collective, share in self.steps(workers))
         return 2.0 / sent if sent else 1.0
 
     def codec_s_per_byte(self, workers: int) -> float:

@@ -26,8 +26,7 @@ class Wiring:
         self.topology = topology
         self._routes_from: dict[str, dict[str, tuple[str, ...]]] = {}
         self._directions: dict[tuple[str, str], tuple[LinkDirection, ...]] = {}
-        self._latencies_s: dict[tuple[str, str], float] = {}
-        self._rates: dict[LinkDirection, float] = {}
+        self._channels: dict[tuple[str, str], AlphaBeta] = {}
 
     def route(self, source: str, target: str) -> tuple[str, ...]:
         """The nodes that a message visits, both ends included.
@@ -58,8 +57,11 @@ class Wiring:
         """The line of one message that has the links to itself; nothing from a device to itself."""
         if source == target:
             return FREE
-        links = [self.topology.link_between[hop] for hop in pairwise(self.route(source, target))]
-        return AlphaBeta(sum(link.latency_s for link in links), 1 / min(link.total_bytes_per_s for link in links))
+        if (source, target) not in self._channels:
+            links = [self.topology.link_between[hop] for hop in pairwise(self.route(source, target))]
+            slowest = min(link.total_bytes_per_s for link in links)
+            self._channels[source, target] = AlphaBeta(sum(link.latency_s for link in links), 1 / slowest)
+        return self._channels[source, target]
 
     def directions(self, source: str, target: str) -> tuple[LinkDirection, ...]:
         """The link directions that a message occupies."""
@@ -80,24 +82,14 @@ class Wiring:
             if source != target:
                 for direction in self.directions(source, target):
                     loads[direction] += share
-                latency_s = max(latency_s, self.latency_s(source, target))
+                latency_s = max(latency_s, self.channel(source, target).latency_s)
         return AlphaBeta(
             latency_s, max((load / self.rate(direction) for direction, load in loads.items()), default=0.0)
         )
 
     def rate(self, direction: LinkDirection) -> float:
         """Bytes per second that a link direction carries."""
-        if direction not in self._rates:
-            self._rates[direction] = self.topology.link_between[direction].total_bytes_per_s
-        return self._rates[direction]
-
-    def latency_s(self, source: str, target: str) -> float:
-        """Σ of the latencies along the route."""
-        pair = (source, target)
-        if pair not in self._latencies_s:
-            links = (self.topology.link_between[direction] for direction in self.directions(source, target))
-            self._latencies_s[pair] = sum(link.latency_s for link in links)
-        return self._latencies_s[pair]
+        return self.topology.link_between[direction].total_bytes_per_s
 
     def _search(self, source: str, relay: bool) -> dict[str, tuple[str, ...]]:
         """Target device → its route: of the highest rate, then of least latency."""

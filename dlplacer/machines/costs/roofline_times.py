@@ -91,13 +91,6 @@ def _require_equal_rates(first: Device, second: Device) -> None:
         ours, theirs = getattr(first, name), getattr(second, name)
         if ours != theirs:
             raise InputError(
-                f"devices {first.id!r} and {second.id!r} are both of type {first.type!r}, but {name} is "
-                f"{_written(ours)} on one and {_written(theirs)} on the other; devices of one type run every op in the "
-                "same time: make them equal, or give them different types"
+                f"devices {first.id!r} and {second.id!r} are both of type {first.type!r}, but {name} is {ours} on one "
+                f"and {theirs} on the other: make them equal, or give them different types"
             )
-
-
-def _written(rate: float | Mapping[str, float] | None) -> str:
-    if isinstance(rate, Mapping):
-        return "{" + ", ".join(f"{dtype}: {value:g}" for dtype, value in rate.items()) + "}"
-    return "not given" if rate is None else f"{rate:g}"

@@ -16,7 +16,7 @@ from dlplacer.machines.costs.device_table import (
     known_type,
     unknown_type,
 )
-from dlplacer.machines.costs.roofline import assumed_overheads, rates_of
+from dlplacer.machines.costs.roofline import rates_of
 
 SWITCH = "nvswitch"
 NVLINK_LATENCY_S = Figure(2e-6, "1.8 to 2.3 us from GPU to GPU (issue 230 of NVIDIA/cuda-samples)")
@@ -151,12 +151,6 @@ def import_notes(topology: Topology) -> tuple[str, ...]:
     notes = [f"no type was given: {'; '.join(assumed)}; give the right type with --type"] if assumed else []
     unlimited = unlimited_gpus(topology, imported=True)
     return (*notes, *([] if unlimited is None else [unlimited]))
-
-
-def notes_on(topology: Topology) -> tuple[str, ...]:
-    """Lines for whoever plans on a machine: GPUs of unlimited memory, and types whose overhead is assumed."""
-    unlimited = unlimited_gpus(topology)
-    return (*([] if unlimited is None else [unlimited]), *assumed_overheads(topology))
 
 
 def unlimited_gpus(topology: Topology, imported: bool = False) -> str | None:

@@ -277,7 +277,7 @@ class OnMachine:
             return
         costs = self._costs(team)
         for exchange in self.gradient_exchanges:
-            if exchange.fits(team.workers) and not exchange.is_served:
+            if exchange.fits(team.workers):
                 for algorithm, line in lines_among(costs, exchange):
                     yield from self._timed(work, team, periods, exchange, algorithm, line)
                     if exchange.codec.name == "none":

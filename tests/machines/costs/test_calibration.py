@@ -26,6 +26,12 @@ from dlplacer.machines.costs.calibration import (
 VERSIONS = {"torch": "2.13.0", "hardware": "a processor"}
 
 
+def measured(**more: object) -> Calibration:
+    return Calibration.model_validate(
+        {"device_type": "core", "versions": VERSIONS, "overhead_s": 1.0, "ops": {}} | more
+    )
+
+
 def relu(name: str, source: str, size: int) -> Op:
     return Op(
         name,
@@ -71,7 +77,7 @@ def test_every_op_of_inception_is_known_again(tmp_path: Path) -> None:
     times = {op.id: op.time_on("V100") or 0.0 for op in graph.ops}
     write_calibration(tmp_path / "v100.json", calibration_of(graph, times, "V100", VERSIONS))
     calibration = read_calibration(tmp_path / "v100.json")
-    assert len(calibration.entries) < len(graph.ops)
+    assert len(calibration.ops) < len(graph.ops)
     timed, coverage = with_calibrated_times(graph, calibration)
     assert coverage.known_ops == coverage.ops
     assert sum(op.time_on("V100") or 0 for op in timed.ops) == pytest.approx(sum(times.values()), rel=1e-3)
@@ -81,20 +87,19 @@ def test_links_between_devices_of_the_type_take_the_measured_line() -> None:
     box = Topology(
         (Device("a", "core"), Device("b", "core"), Device("c")), (), (Link("a", "b", 1.0), Link("b", "c", 2.0))
     )
-    calibration = Calibration("core", VERSIONS, 0.0, copy_line=CopyLine(3e-6, 5e9))
+    calibration = measured(copy_line=CopyLine(3e-6, 5e9))
     first, second = with_calibrated_links(box, calibration).links
     assert (first.latency_s, first.bytes_per_s) == (3e-6, 5e9)
     assert second == box.links[1]
-    assert with_calibrated_links(box, replace(calibration, copy_line=None)) is box
+    assert with_calibrated_links(box, measured()) is box
 
 
 def test_merging_keeps_both_and_refuses_other_machines() -> None:
-    old = Calibration("core", VERSIONS, 1.0, {"a": Entry(1.0), "b": Entry(2.0)}, CopyLine(1e-6, 1e9))
-    new = Calibration("core", VERSIONS, 2.0, {"b": Entry(3.0, 4)})
-    both = merged(old, new)
-    assert both.entries == {"a": Entry(1.0), "b": Entry(3.0, 4)}
+    old = measured(ops={"a": Entry(1.0), "b": Entry(2.0)}, copy_line=CopyLine(1e-6, 1e9))
+    both = merged(old, measured(overhead_s=2.0, ops={"b": Entry(3.0, 4)}))
+    assert both.ops == {"a": Entry(1.0), "b": Entry(3.0, 4)}
     assert (both.overhead_s, both.copy_line) == (2.0, CopyLine(1e-6, 1e9))
     with pytest.raises(InputError, match=r"measured with torch 2.13.0; here it is 2.12.0"):
-        merged(old, replace(new, versions={**VERSIONS, "torch": "2.12.0"}))
+        merged(old, measured(versions={**VERSIONS, "torch": "2.12.0"}))
     with pytest.raises(InputError, match="'core' cannot take times of 'V100'"):
-        merged(old, replace(new, device_type="V100"))
+        merged(old, measured(device_type="V100"))

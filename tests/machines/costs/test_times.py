@@ -74,8 +74,7 @@ def test_completing_twice_changes_nothing() -> None:
 def test_unequal_arithmetic_rates_of_one_type_are_refused() -> None:
     with pytest.raises(
         InputError,
-        match=r"devices 'fast0' and 'fast1' are both of type 'fast', but flops_per_s is 1e\+12 on one and "
-        r"\{float32: 2e\+12\} on the other;.*make them equal, or give them different types",
+        match="devices 'fast0' and 'fast1' are both of type 'fast', but flops_per_s is",
     ):
         times(WORK, FAST, SLOW, replace(FAST, id="fast1", flops_per_s={"float32": 2e12}))
 
