@@ -29,7 +29,6 @@ def fit(
     *,
     link: str | None = None,
     network: str | None = None,
-    used: Sequence[str] | Mapping[str, str] = (),
     objective: str = "token",
     context: int = 4096,
     max_context: bool = False,
@@ -69,7 +68,7 @@ def fit(
 
     expect("", "decoder", decoder, (Decoder, str, PathLike), "a Decoder, or the path of a config.json or a GGUF file")
     read = decoder if isinstance(decoder, Decoder) else read_decoder(decoder, weights)
-    topology = _machine(machine, link, network, used)
+    topology = _machine(machine, link, network)
     named = {*last, *(device.id for device in topology.devices if prefer and not {device.id, device.type} & {*prefer})}
     known = {device.id for device in topology.devices} | {*topology.device_types}
     for name in (*prefer, *last):
@@ -103,14 +102,12 @@ def fit(
     )
 
 
-def _machine(
-    machine: TopologyLike, link: str | None, network: str | None, used: Sequence[str] | Mapping[str, str]
-) -> Topology:
+def _machine(machine: TopologyLike, link: str | None, network: str | None) -> Topology:
     """The topology, its file, or a name that ships; else what a line of text describes."""
     if isinstance(machine, str) and not (Path(machine).exists() or machine in shipped_names("topologies")):
-        return new_topology(machine, link=link, network=network, used=used)
-    if link or network or used:
-        raise InputError("link, network and used go with a machine in words; change the topology file instead")
+        return new_topology(machine, link=link, network=network)
+    if link or network:
+        raise InputError("link and network go with a machine in words; change the topology file instead")
     return machine_of(machine, "machine")
 
 

@@ -1,6 +1,6 @@
 """Machines and what ships: `detect_topology`, `new_topology`, `import_topology`, `selftest`, `catalogue`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -172,13 +172,7 @@ _LISTED: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
 
 
 @checked
-def new_topology(
-    description: str,
-    *,
-    link: str | None = None,
-    network: str | None = None,
-    used: Sequence[str] | Mapping[str, str] = (),
-) -> Topology:
+def new_topology(description: str, *, link: str | None = None, network: str | None = None) -> Topology:
     """The machine that a line of text describes, with memory and rates of the device table.
 
     Raises InputError if a device is not in the table, with the names most like it, or the text cannot be read.
@@ -188,6 +182,4 @@ def new_topology(
     >>> dp.new_topology("2x RTX3090, RTX3060, 64 GB DDR5-5600", link="pcie4")
     <Topology '2x RTX3090, RTX3060, 64 GB DDR5-5600': 2 RTX3090, 1 RTX3060, 1 2xDDR5-5600, 1 router, 4 links>
     """
-    # Device and size of ``gpu0=1 GiB``; a size alone is that of every device.
-    taken = used if isinstance(used, Mapping) else {part.rpartition("=")[0]: part.rpartition("=")[2] for part in used}
-    return described_topology(description, link, network, taken)
+    return described_topology(description, link, network)

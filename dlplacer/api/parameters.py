@@ -146,7 +146,6 @@ description  any  description:TEXT  the machine in words, as {_WORDS}, ";" betwe
 [machine in words]
 link  text  LINK  of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)
 network  text  NET  between hosts: 1gbe, 10gbe, wifi, thunderbolt, or a rate and a latency
-used  texts*  [D=]SIZE  memory in use, of all devices or of one, as gpu0=1GiB
 []
 direction  word:forward,backward  -  weights pulled before the forward pass, or gradients pushed behind backward
     (forward)

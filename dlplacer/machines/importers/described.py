@@ -32,15 +32,8 @@ _PCIE = re.compile(r"pcie\s*(\d)(?:\.0)?(?:\s*x\s*(\d{1,2}))?", re.IGNORECASE)
 _GIB = 2**30
 
 
-def described_topology(
-    text: str, link: str | None = None, network: str | None = None, used: Mapping[str, str] | None = None
-) -> Topology:
+def described_topology(text: str, link: str | None = None, network: str | None = None) -> Topology:
     """The machine that a line of text describes: hosts separated by ``;``, their devices and memory by commas.
-
-    Parameters
-    ----------
-    used
-        Device → memory in use, which is left out; ``""`` stands for every device.
 
     Raises
     ------
@@ -70,7 +63,7 @@ def described_topology(
     if len(devices) == 1:
         links, routers = [], []
     source = "described in words; links and RAM are assumptions until they are measured"
-    return Topology(tuple(_less(devices, used or {})), tuple(routers), tuple(links), text.strip(), source)
+    return Topology(tuple(devices), tuple(routers), tuple(links), text.strip(), source)
 
 
 def _devices(host: str, prefix: str, gpus: int) -> list[Device]:
@@ -153,23 +146,3 @@ def _quantity(name: str, text: str, dimension: str, others: str) -> float:
     if not 0 <= found < math.inf or (dimension == "bytes_per_s" and not found):
         raise InputError(f"{name} is {text!r}; give a positive number, or {others}")
     return found
-
-
-def _less(devices: list[Device], used: Mapping[str, str]) -> list[Device]:
-    """The devices without the memory that is in use already."""
-    known = {device.id for device in devices} | {device.type for device in devices} | {""}
-    for name in used:
-        if name not in known:
-            raise InputError(f"used names {name!r}, which is no device; there are {', '.join(sorted(known - {''}))}")
-    left = []
-    for device in devices:
-        text = used.get(device.id, used.get(device.type, used.get("")))
-        if text is None:
-            left.append(device)
-            continue
-        taken = int(_quantity("used", text, "bytes", "1 GiB"))
-        free = (device.memory_bytes or 0) - taken
-        if free <= 0:
-            raise InputError(f"used is {text} of {device.id}, which has no more; give what is in use")
-        left.append(replace(device, memory_bytes=free, meta={**device.meta, "used_bytes": taken}))
-    return left

@@ -1,6 +1,5 @@
-"""NCCL's topology file (``NCCL_TOPO_DUMP_FILE``): sockets, PCIe trees, GPUs, NVLinks and network devices."""
+"""NCCL's topology file (``NCCL_TOPO_DUMP_FILE``): sockets, PCIe trees, GPUs and NVLinks."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -30,13 +29,11 @@ _SOCKET_BYTES_PER_S = {"GenuineIntel": 10e9, "AuthenticAMD": 16e9, "  Shanghai  
 _INTEL_BYTES_PER_S = ((0xCF, 40e9), (0x8F, 22e9), (0x55, 10e9), (0, 6e9))
 """Least model number of Intel's family 6 → bytes per second: Emerald Rapids, Sapphire Rapids, Skylake, those before."""
 _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
-_LATENCY = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _NVSWITCH_CLASS, _CPU_CLASS = "0x068000", "0x068001"
-_NETWORK = "network"
 
 
 def parse_nccl_xml(text: str, where: str, name: str, device_type: str | None) -> Topology:
-    """The machine that NCCL, or AMD's RCCL, saw. Network devices join hosts where the file has several.
+    """The machine that NCCL, or AMD's RCCL, saw: one host without its network cards.
 
     A GPU without a given type takes the usual one of its compute capability or gfx number, which is all that the file
     tells; ``meta.assumed`` says so.
@@ -62,16 +59,12 @@ def parse_nccl_xml(text: str, where: str, name: str, device_type: str | None) ->
         raise FileFormatError(where, ["elements are nested deeper than in any machine"]) from None
 
 
-def _number(given: str, what: str) -> int:
-    """The number of at most nine digits that a text is."""
-    if not re.fullmatch(r"[0-9]{1,9}", given):
-        raise InputError(f"{what} is {given!r}; it must be a whole number")
-    return int(given)
-
-
 def _whole(element: Element, attribute: str, usual: str = "") -> int:
-    """The number that an attribute is."""
-    return _number(element.get(attribute, usual), f"<{element.tag}>: {attribute}")
+    """The number of at most nine digits that an attribute is."""
+    given = element.get(attribute, usual)
+    if not re.fullmatch(r"[0-9]{1,9}", given):
+        raise InputError(f"<{element.tag}>: {attribute} is {given!r}; it must be a whole number")
+    return int(given)
 
 
 def _usual_type(gpu: Element) -> tuple[str, str]:
@@ -94,30 +87,26 @@ def _socket_rate(cpu: Element) -> float:
 
 
 class _Machine:
-    """The GPUs, routers and links that a walk over the file collects.
-
-    GPUs and the targets of NVLinks are known by their host and bus, as equal machines have equal buses.
-    """
+    """The GPUs, routers and links that a walk over the file collects; targets of NVLinks are known by their bus."""
 
     def __init__(self, root: Element) -> None:
         self.gpus: dict[str, Element] = {}
-        self.places: dict[str, tuple[str, str]] = {}
+        self.buses: dict[str, str] = {}
         self.routers: list[str] = []
         self.links: list[Link] = []
         self.ways_up: dict[str, Link] = {}
-        self.cards: dict[str, Link] = {}
-        self.sockets: dict[str, dict[str, float]] = {}
+        if len({cpu.get("host_hash", "") for cpu in root.iter("cpu")}) > 1:
+            raise InputError("the file has several hosts; import that of each, or join copies of one by a network")
         for cpu in root.iter("cpu"):
-            own = self.sockets.setdefault(cpu.get("host_hash", ""), {})
-            host = len(self.sockets) - 1 if not own else list(self.sockets).index(cpu.get("host_hash", ""))
-            prefix = f"host{host}." if host else ""
-            name = f"{prefix}cpu{cpu.get('numaid', '0')}"
+            name = f"cpu{cpu.get('numaid', '0')}"
             while name in self.routers:
                 name += "'"
             self.routers.append(name)
-            own[name] = _socket_rate(cpu)
             for child in cpu:
-                self._read(child, name, prefix)
+                self._read(child, name)
+        sockets = zip(root.iter("cpu"), [name for name in self.routers if name.startswith("cpu")], strict=True)
+        for (one, name), (other, peer) in combinations(sockets, 2):
+            self.links.append(Link(name, peer, min(_socket_rate(one), _socket_rate(other)), SOCKET_LATENCY_S.value))
 
     def topology(self, name: str, device_type: str | None) -> Topology:
         """The machine; raises InputError for NVLinks that lead nowhere, or types that do not fit."""
@@ -127,72 +116,55 @@ class _Machine:
         usual = {gpu: _usual_type(element) for gpu, element in self.gpus.items() if types[gpu] is None}
         devices = {
             gpu: device_of_type(gpu, types[gpu] or usual[gpu][0], meta={"busid": bus})
-            for gpu, (_, bus) in self.places.items()
+            for gpu, bus in self.buses.items()
         }
-        between = [
-            Link(one, other, min(own[one], own[other]), SOCKET_LATENCY_S.value)
-            for own in self.sockets.values()
-            for one, other in combinations(own, 2)
-        ]
         ends = self._nvlinks(devices)
-        cards = list(self.cards.values()) if len(self.sockets) > 1 else []
-        routers = [*self.routers, *[SWITCH] * any(peer == SWITCH for _, peer, _ in ends), *[_NETWORK] * bool(cards)]
+        routers = [*self.routers, *[SWITCH] * any(peer == SWITCH for _, peer, _ in ends)]
         return Topology(
             tuple(devices.values()),
             tuple(map(Router, routers)),
-            (*self.ways_up.values(), *self.links, *between, *nvlinks(ends), *cards),
+            (*self.ways_up.values(), *self.links, *nvlinks(ends)),
             name=name,
             source="NCCL topology file; rates of NVLinks and sockets by NCCL's constants",
             meta={"assumed": {kind: f"the usual GPU of {told}" for kind, told in usual.values()}},
         )
 
-    def _read(self, element: Element, above: str, prefix: str) -> None:
-        """A network card, or a PCIe device: a GPU, a card, or a switch that leads to some."""
-        if element.tag == "nic":
-            self._read_card(element, above, math.inf)
+    def _read(self, element: Element, above: str) -> None:
+        """A PCIe device: a GPU, or a switch that leads to some."""
         if element.tag != "pci":
             return
-        bus, gpu, card = element.get("busid", "").lower(), element.find("gpu"), element.find("nic")
+        bus, gpu = element.get("busid", "").lower(), element.find("gpu")
         if not _BUS.fullmatch(bus):
             raise InputError(f"<pci busid={bus!r}>: the bus id is not of the form 0000:1a:00.0")
         # NCCL writes an empty speed or a width of 0 for devices that do not tell: it takes generation 3 and 16 lanes.
-        speed, width = _SPEED.search(element.get("link_speed", "")), element.get("link_width") or "0"
-        rate = pcie_bytes_per_s(float(speed[1]) if speed else 8.0, _number(width, "<pci>: link_width") or 16)
+        speed = _SPEED.search(element.get("link_speed", ""))
+        width = _whole(element, "link_width") if element.get("link_width") else 16
+        rate = pcie_bytes_per_s(float(speed[1]) if speed else 8.0, width or 16)
         if gpu is not None:
-            name = f"{prefix}gpu{_whole(gpu, 'dev')}"
+            name = f"gpu{_whole(gpu, 'dev')}"
             if name in self.gpus:
                 raise InputError(f"<gpu> at {bus}: dev {gpu.get('dev')} is given twice")
-            self.gpus[name], self.places[name] = gpu, (prefix, bus)
+            self.gpus[name], self.buses[name] = gpu, bus
             self.ways_up[name] = Link(name, above, rate, PCIE_HOP_LATENCY_S.value)
             # The chip-to-chip link replaces the route over PCIe to the CPU that it leads to.
             for c2c in gpu.findall("c2c"):
                 chip, count = _whole(c2c, "bw") * 1e6, _whole(c2c, "count", "1")
                 self.ways_up[name] = Link(name, above, chip, NVLINK_LATENCY_S.value, count=count)
-        elif card is not None:
-            self._read_card(card, above, rate)
-        elif any(True for tag in ("gpu", "net") for _ in element.iter(tag)):
-            self.routers.append(name := f"{prefix}pcie-{bus}")
+        elif element.find(".//gpu") is not None:
+            self.routers.append(name := f"pcie-{bus}")
             self.links.append(Link(name, above, rate, PCIE_HOP_LATENCY_S.value))
             for child in element:
-                self._read(child, name, prefix)
-
-    def _read_card(self, card: Element, above: str, rate: float) -> None:
-        """Ports behind one switch share its route up: the fastest counts."""
-        for net in card.findall("net"):
-            own, latency = min(_whole(net, "speed", "0") * 1e6 / 8, rate), net.get("latency", "0")
-            if own and (above not in self.cards or own > self.cards[above].bytes_per_s):
-                latency_s = float(latency) * 1e-6 if _LATENCY.fullmatch(latency) else 0.0
-                self.cards[above] = Link(above, _NETWORK, own, latency_s)
+                self._read(child, name)
 
     def _nvlinks(self, devices: Mapping[str, Device]) -> list[tuple[Device, Device | str, int]]:
         """(GPU, its peer or the switch, links); those to a CPU take the place of its way up over PCIe."""
-        gpu_at = {place: gpu for gpu, place in self.places.items()}
+        gpu_at = {bus: gpu for gpu, bus in self.buses.items()}
         direct: Counter[tuple[str, str]] = Counter()
         switched: Counter[str] = Counter()
         for name, element in self.gpus.items():
             for link in (*element.findall("nvlink"), *element.findall("xgmi")):
                 count, kind, target = _whole(link, "count"), link.get("tclass", ""), link.get("target", "").lower()
-                peer = gpu_at.get((self.places[name][0], target))
+                peer = gpu_at.get(target)
                 if peer is not None and not kind.startswith("0x0680"):
                     direct[name, peer] += count
                 elif kind.startswith(_CPU_CLASS):

@@ -7,9 +7,9 @@ from dlplacer.core.errors import DlplacerError
 
 
 def test_a_line_of_text_has_the_figures_of_the_device_table() -> None:
-    box = dp.new_topology("2x RTX 3090, rtx3060, 64 GB DDR5-5600", link="pcie4", used=["gpu0=1 GiB"])
+    box = dp.new_topology("2x RTX 3090, rtx3060, 64 GB DDR5-5600", link="pcie4")
     assert [device.type for device in box.devices] == ["RTX3090", "RTX3090", "RTX3060", "2xDDR5-5600"]
-    assert [device.memory_bytes for device in box.devices] == [23 * 2**30, 24 * 2**30, 12 * 2**30, 64 * 2**30]
+    assert [device.memory_bytes for device in box.devices] == [24 * 2**30, 24 * 2**30, 12 * 2**30, 64 * 2**30]
     # Two channels of 8 bytes at 5.6 GT/s.
     assert box.device("ram").memory_bytes_per_s == pytest.approx(89.6e9)
     assert {link.bytes_per_s for link in box.links} == {24e9, 89.6e9}
@@ -38,9 +38,7 @@ def test_modules_of_memory_add_up() -> None:
     assert box.device("ram").memory_bytes == 128 * 2**30
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("used", ["gpu0=-1GiB"]), ("link", "pcie9"), ("link", "pcie4x99"), ("network", "-5 GB/s")]
-)
+@pytest.mark.parametrize(("option", "value"), [("link", "pcie9"), ("link", "pcie4x99"), ("network", "-5 GB/s")])
 def test_a_number_that_cannot_be_names_its_option(option: str, value: object) -> None:
     words = "RTX3090; RTX4090" if option == "network" else "RTX3090, RTX3060"
     with pytest.raises(DlplacerError) as raised:

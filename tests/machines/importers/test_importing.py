@@ -72,17 +72,6 @@ def test_nccl_file(imported) -> None:
     assert found["gpu2", "cpu1"][1] == pytest.approx(24)
     assert found["gpu2", "nvswitch"][0] == 18
     assert found["cpu0", "cpu1"][1] == pytest.approx(10)
-    assert "network" not in {router.id for router in box.routers}
-
-
-def test_two_hosts_meet_over_their_network(imported) -> None:
-    second = NCCL_XML.replace('host_hash="0x1"', 'host_hash="0x2"').split("\n", 1)[1].rsplit("</system>", 1)[0]
-    box = imported(NCCL_XML.replace("</system>", second + "</system>"))
-    found = links(box)
-    assert len(box.devices) == 6
-    assert "host1.gpu0" in box.device_index
-    assert found["pcie-0000:11:00.0", "network"][1] == pytest.approx(12)
-    assert nx.is_connected(box.to_networkx())
 
 
 def test_node_link_of_networkx(imported) -> None:
