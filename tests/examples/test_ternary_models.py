@@ -63,4 +63,4 @@ def test_performance_model_by_hand() -> None:
 
 
 def test_the_planner_takes_the_noise_of_the_closed_form() -> None:
-    assert CODECS["ternary"].noise == pytest.approx(1 + gaussian_noise(2.5).added_variance, abs=5e-4)
+    assert CODECS["ternary"] == pytest.approx(1 + gaussian_noise(2.5).added_variance, abs=5e-4)

@@ -7,7 +7,7 @@ model does not matter. An op that was never measured takes its roofline time, at
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -62,16 +62,6 @@ class Calibration(FileModel):
     meta: Table
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """The number of ops with measured times, and their serial time, beside those of all ops."""
-
-    ops: int
-    known_ops: int
-    time_s: float
-    known_time_s: float
-
-
 def signature(graph: OpGraph, op: Op) -> str:
     """The identity of an op in any graph: kind, tensors read and written, other arguments."""
     reads = [_spec(graph, edge.source, edge.output) for edge in graph.edges_into[op.id]]
@@ -89,12 +79,10 @@ def calibration_of(
 ) -> Calibration:
     """The calibration that one profile of a graph gives: the median over ops of one signature."""
     found: dict[str, list[float]] = defaultdict(list)
-    small = []
     for op in graph.ops:
         if op.attrs:
             found[signature(graph, op)].append(times_s[op.id])
-            if op.bytes_accessed <= _SMALL_BYTES and not op.flops:
-                small.append(times_s[op.id])
+    small = [times_s[op.id] for op in graph.ops if op.attrs and op.bytes_accessed <= _SMALL_BYTES and not op.flops]
     entries = {name: Entry(median(times), len(times)) for name, times in found.items()}
     # The call itself is all that an op of a few bytes costs; without such ops the shortest op bounds it from above.
     overhead_s = median(small) if small else min((entry.time_s for entry in entries.values()), default=0.0)
@@ -113,32 +101,24 @@ def merged(old: Calibration, new: Calibration) -> Calibration:
         raise InputError(
             f"a calibration of {old.device_type!r} cannot take times of {new.device_type!r}; use another file"
         )
-    for name in sorted({*old.versions, *new.versions}):
-        before, now = old.versions.get(name), new.versions.get(name)
-        if before != now:
-            raise InputError(
-                f"the calibration of {old.device_type!r} was measured with {name} {before}; here it is {now}, "
-                "where other times hold: use another file"
-            )
+    if old.versions != new.versions:
+        raise InputError(
+            f"the calibration of {old.device_type!r} was measured with {old.versions}; here it is {new.versions}, "
+            "where other times hold: use another file"
+        )
     kept = {name: value for name, value in new if value is not None}
     return old.model_copy(update={**kept, "ops": {**old.ops, **new.ops}})
 
 
-def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, Coverage]:
-    """The graph with the calibrated time of every op that is known; others keep their times.
+def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, int]:
+    """The graph with the calibrated time of every op that is known; others keep their times. And how many are known.
 
     If an op is not known and has a time for this type already, its time is raised to the measured overhead of a call.
     """
-    kind = calibration.device_type
-    known: dict[str, float] = {}
-    for op in graph.ops:
-        entry = calibration.ops.get(signature(graph, op)) if op.attrs else None
-        if entry is not None:
-            known[op.id] = entry.time_s
-    ops = tuple(_timed(op, kind, known.get(op.id), calibration.overhead_s) for op in graph.ops)
-    total_s = sum(op.time_on(kind) or 0.0 for op in ops)
-    coverage = Coverage(sum(bool(op.attrs) for op in graph.ops), len(known), total_s, sum(known.values()))
-    return replace(graph, ops=ops), coverage
+    signatures = {op.id: signature(graph, op) for op in graph.ops if op.attrs}
+    known = {op: calibration.ops[name].time_s for op, name in signatures.items() if name in calibration.ops}
+    ops = (_timed(op, calibration.device_type, known.get(op.id), calibration.overhead_s) for op in graph.ops)
+    return replace(graph, ops=tuple(ops)), len(known)
 
 
 def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topology:
@@ -148,24 +128,20 @@ def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topol
     calibration does not know.
     """
     kind, copy_line = calibration.device_type, calibration.copy_line
-    if calibration.dispatch_s is not None:
-        devices = (
-            replace(device, dispatch_s=calibration.dispatch_s)
-            if device.type == kind and device.dispatch_s is not None
-            else device
-            for device in topology.devices
-        )
-        topology = replace(topology, devices=tuple(devices))
-    if copy_line is None:
-        return topology
-    ours = {device.id for device in topology.devices if device.type == kind}
-    links = (
+    devices = tuple(
+        replace(device, dispatch_s=calibration.dispatch_s or device.dispatch_s)
+        if device.type == kind and device.dispatch_s is not None
+        else device
+        for device in topology.devices
+    )
+    ours = {device.id for device in devices if device.type == kind and copy_line is not None}
+    links = tuple(
         replace(link, latency_s=copy_line.latency_s, bytes_per_s=copy_line.bytes_per_s, count=1)
-        if {link.source, link.target} <= ours
+        if copy_line is not None and {link.source, link.target} <= ours
         else link
         for link in topology.links
     )
-    return replace(topology, links=tuple(links))
+    return replace(topology, devices=devices, links=links)
 
 
 def _timed(op: Op, kind: str, known_s: float | None, overhead_s: float) -> Op:

@@ -54,22 +54,17 @@ def roofline_s(op: Op, rates: Rates) -> float:
         return sum(roofline_s(part, rates) for part in parts)
     if not op.flops and not op.bytes_accessed:
         return 0.0
+    if not rates.cover(op):
+        raise InputError(
+            f"op {op.id!r} computes {op.flops:g} FLOP in {op.dtype or FLOAT32} and moves {op.bytes_accessed:g} bytes, "
+            f"and the device has no rate for {op.dtype or FLOAT32} nor {FLOAT32}, or none of its memory; add it to its "
+            "'flops_per_s' and 'memory_bytes_per_s'"
+        )
     floors_s = [rates.overhead_s]
     if op.flops:
-        peak = rates.peak_flops_per_s(op.dtype)
-        if peak is None:
-            raise InputError(
-                f"op {op.id!r} computes {op.flops:g} FLOP in {op.dtype or FLOAT32}, and the device has no rate for "
-                f"{op.dtype or FLOAT32} nor {FLOAT32}; add it to the device's 'flops_per_s'"
-            )
-        floors_s.append(op.flops / (EFFICIENCY.value * peak))
+        floors_s.append(op.flops / (EFFICIENCY.value * (rates.peak_flops_per_s(op.dtype) or 0.0)))
     if op.bytes_accessed:
-        if rates.memory_bytes_per_s is None:
-            raise InputError(
-                f"op {op.id!r} moves {op.bytes_accessed:g} bytes, and the device has no memory rate; give it "
-                "'memory_bytes_per_s'"
-            )
-        floors_s.append(op.bytes_accessed / (EFFICIENCY.value * rates.memory_bytes_per_s))
+        floors_s.append(op.bytes_accessed / (EFFICIENCY.value * (rates.memory_bytes_per_s or 0.0)))
     return max(floors_s)
 
 
@@ -87,11 +82,6 @@ def _parts(op: Op) -> list[Op]:
         )
         for part in given
     ]
-
-
-def rates_of_type(device_type: str) -> Rates | None:
-    """The rates of a type by the device table, or None if the table does not have it."""
-    return rates_of(Device(device_type, device_type)) if device_type in DEVICE_TABLE else None
 
 
 def rates_of(device: Device) -> Rates | None:

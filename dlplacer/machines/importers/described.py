@@ -48,7 +48,7 @@ def described_topology(text: str, link: str | None = None, network: str | None =
     routers: list[Router] = []
     for number, host in enumerate(hosts):
         prefix = f"host{number}-" if len(hosts) > 1 else ""
-        added = _devices(host, prefix, sum(not _is_ram(device) for device in devices))
+        added = _devices(host, prefix, sum(device.asynchronous for device in devices))
         if prefix:
             added = [replace(device, meta={**device.meta, "host": prefix[:-1]}) for device in added]
         devices += added
@@ -60,8 +60,7 @@ def described_topology(text: str, link: str | None = None, network: str | None =
         links += [Link(f"host{number}-bus", "network", rate, latency_s / 2) for number in range(len(hosts))]
     elif network is not None:
         raise InputError(f"network is {network!r}, but the machine is one host; separate hosts by ';'")
-    if len(devices) == 1:
-        links, routers = [], []
+    links, routers = (links, routers) if len(devices) > 1 else ([], [])
     source = "described in words; links and RAM are assumptions until they are measured"
     return Topology(tuple(devices), tuple(routers), tuple(links), text.strip(), source)
 
@@ -71,7 +70,7 @@ def _devices(host: str, prefix: str, gpus: int) -> list[Device]:
     for item in filter(None, (part.strip() for part in host.split(","))):
         ram = _RAM.fullmatch(item)
         if ram is not None:
-            if any(map(_is_ram, found)):
+            if not all(device.asynchronous for device in found):
                 raise InputError(f"a host has one memory, and {item!r} is a second; write their sum as 64 GB DDR5-5600")
             found.append(_ram(ram, prefix))
             continue
@@ -105,22 +104,17 @@ def _ram(found: re.Match[str], prefix: str) -> Device:
     return Device(f"{prefix}ram", kind, capacity, flops, rate, meta, asynchronous=False)
 
 
-def _is_ram(device: Device) -> bool:
-    return not device.asynchronous
-
-
 def _bus(device: Device, bus: str, link: str | None) -> Link:
     """The link of a device to its host; that of RAM is as wide as its channels, so a GPU's link limits a transfer."""
     latency_s = PCIE_HOP_LATENCY_S.value
-    if _is_ram(device):
+    if not device.asynchronous:
         return Link(device.id, bus, device.memory_bytes_per_s or 1e9, latency_s)
     if link is None:
         entry = DEVICE_TABLE[device.type]
         # Apple's GPUs have no slot: what leaves them is read from unified memory.
         rate = pcie_slot_bytes_per_s(entry.pcie) if entry.pcie else entry.memory_bytes_per_s
         return Link(device.id, bus, rate, latency_s)
-    slot = _PCIE.fullmatch(link.strip())
-    if slot is not None:
+    if (slot := _PCIE.fullmatch(link.strip())) is not None:
         if slot[1] not in "123456" or int(slot[2] or 16) not in (1, 2, 4, 8, 16):
             raise InputError(f"link {link!r} is no slot; write pcie1 to pcie6, with x1, x2, x4, x8 or x16, as pcie3x8")
         return Link(device.id, bus, pcie_slot_bytes_per_s(int(slot[1]), int(slot[2] or 16)), latency_s)

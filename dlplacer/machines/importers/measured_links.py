@@ -42,10 +42,6 @@ class LineFit:
     residual: float
     doubt: str = ""
 
-    def time_s(self, size_bytes: float) -> float:
-        """Seconds of a copy by the line."""
-        return self.latency_s + size_bytes / self.bytes_per_s
-
 
 def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYTES_PER_S) -> LineFit:
     """The α-β line of least relative squares through bytes → seconds; where time does not grow, no byte is copied.

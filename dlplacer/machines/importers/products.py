@@ -33,7 +33,6 @@ _UNKNOWN = DeviceType({}, 0.0, None, 18, 0.83 * 25e9, 4, "0.83 × 25 GB/s, as NV
 _BRIDGED = replace(_UNKNOWN, links=4, link_bytes_per_s=12e9, source="NCCL 2.30, src/graph/topo.h: SM86_NVLINK_BW")
 _CODES = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
 _MOST_LANES = 32
-_SPEEDS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
 def link_figures(device_type: str) -> DeviceType:
@@ -72,13 +71,12 @@ def pcie_bytes_per_s(transfers_per_s_e9: float, width: int) -> float:
         Lanes. PCIe has at most 32: of what they do not know virtual machines say 63 or 255, which is taken as 16.
     """
     nearest = min(_CODES, key=lambda speed: abs(speed - transfers_per_s_e9))
-    width = width if width <= _MOST_LANES else 16
-    return width * _CODES[nearest] / 80 * 1e9
+    return (width if width <= _MOST_LANES else 16) * _CODES[nearest] / 80 * 1e9
 
 
 def pcie_slot_bytes_per_s(generation: int, width: int = 16) -> float:
-    """Effective rate of a slot of a PCIe generation."""
-    return pcie_bytes_per_s(_SPEEDS[min(max(generation, 1), 6)], width)
+    """Effective rate of a slot of a PCIe generation from 1 to 6."""
+    return pcie_bytes_per_s([*_CODES][min(max(generation, 1), 6) - 1], width)
 
 
 UNTYPED = Device.type

@@ -8,7 +8,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.core.units import format_bytes
 from dlplacer.machines.costs.collectives import AlphaBeta
-from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.machines.costs.links import Wiring
 from dlplacer.machines.costs.roofline import rates_of
 
 _MIXES = tuple(1 - step / 32 for step in range(33))

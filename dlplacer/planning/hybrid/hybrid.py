@@ -168,11 +168,11 @@ def plan_notes(
     used = [best for each in plan.budgets if (best := each.best) is not None]
     assumed = {best.step.codec for best in used} - set(efficiency.codec_factors) if efficiency is not None else ()
     notes += [
-        f"epochs with codec {codec!r} are assumed to grow with its noise, up to {CODECS[codec].noise:g} times; measure "
+        f"epochs with codec {codec!r} are assumed to grow with its noise, up to {CODECS[codec]:g} times; measure "
         "them (dlplacer epochs --codecs), or give 'codec_factor' in the epochs file: 1 where training takes as long, "
         "as in the tables of Wen et al. 2017"
         for codec in sorted(assumed)
-        if CODECS[codec].noise > 1
+        if CODECS[codec] > 1
     ]
     most = max((strategy.split.micro_batches for strategy in used), default=1)
     return (*notes, *(() if graph is None else mixing_warnings(graph, most)))

@@ -14,8 +14,8 @@ from dlplacer.core.topology import Topology
 from dlplacer.data_parallel.groups.captured_chain import serial_order
 from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups, makespan_s
 from dlplacer.machines.costs.collectives import AlphaBeta
-from dlplacer.machines.costs.collectives_on_links import MachineCosts
 from dlplacer.machines.costs.gradient_codecs import GradientExchange, exchanges
+from dlplacer.machines.costs.links import MachineCosts
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.machines.costs.roofline_times import required_time_s
 from dlplacer.planning.hybrid.scaling import ScalingEfficiency
@@ -280,8 +280,8 @@ class OnMachine:
             if exchange.fits(team.workers):
                 for algorithm, line in lines_among(costs, exchange):
                     yield from self._timed(work, team, periods, exchange, algorithm, line)
-                    if exchange.codec.name == "none":
-                        yield from self._averaged(work, team, elastic, exchange.transport.name, algorithm, line)
+                    if exchange.codec == "none":
+                        yield from self._averaged(work, team, elastic, exchange.transport, algorithm, line)
 
     def _timed(
         self,
@@ -297,7 +297,7 @@ class OnMachine:
         coding = exchange.codec_s_per_byte(team.workers)
         # Coding keeps the device busy, not the link: it goes to the computation, and only the rest may overlap with it.
         wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
-        names = exchange.codec.name, exchange.transport.name, algorithm
+        names = exchange.codec, exchange.transport, algorithm
         if self.overlap:
             groups, step_s = _overlapped(work, team.split, wire, coding)
             yield StepTime(*names, "optimal", groups, 1, step_s, step_s - compute_s)

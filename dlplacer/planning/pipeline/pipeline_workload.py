@@ -15,7 +15,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.machines.costs.collectives import AlphaBeta
-from dlplacer.machines.costs.message_routes import LinkDirection, Wiring
+from dlplacer.machines.costs.links import LinkDirection, Wiring
 from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 from dlplacer.machines.costs.roofline_times import required_time_s, with_times
 from dlplacer.planning.pipeline.blocks import blocks_of

@@ -8,7 +8,7 @@ import pytest
 from dlplacer.core.topology import Device
 from dlplacer.files.topology_file import read_topology
 from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32, overhead_of
-from dlplacer.machines.costs.roofline import rates_of, rates_of_type
+from dlplacer.machines.costs.roofline import rates_of
 
 TOPOLOGIES = Path(__file__).resolve().parents[3] / "topologies"
 
@@ -145,4 +145,4 @@ def test_overhead_depends_on_the_kind_of_device_and_not_on_its_name(kind: str) -
 def test_shipped_topologies_agree_with_the_table(name: str) -> None:
     value = json.loads((TOPOLOGIES / f"{name}.json").read_text(encoding="utf-8"))
     for device in read_topology(value, name).devices:
-        assert rates_of(device) == rates_of_type(device.type)
+        assert rates_of(device) == rates_of(Device(device.type, device.type))

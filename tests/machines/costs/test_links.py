@@ -14,8 +14,7 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs import collectives
 from dlplacer.machines.costs.collectives import FREE, AlphaBeta
-from dlplacer.machines.costs.collectives_on_links import MachineCosts, rings
-from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.machines.costs.links import MachineCosts, Wiring, rings
 
 RATE, LATENCY_S = 1e9, 1e-6
 

@@ -8,9 +8,9 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.op import Op
 from dlplacer.core.topology import Device
 from dlplacer.machines.costs.device_table import DEVICE_TABLE
-from dlplacer.machines.costs.roofline import Rates, rates_of, rates_of_type, roofline_s
+from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 
-V100 = rates_of_type("V100")
+V100 = rates_of(Device("V100", "V100"))
 ROUND = Rates({"float32": 1e12, "float16": 4e12}, 1e11, 1e-6)
 WORK = st.floats(min_value=0, max_value=1e16)
 RATE = st.floats(min_value=1e6, max_value=1e16)
@@ -50,7 +50,7 @@ def test_a_dtype_that_is_not_listed_takes_the_rate_of_float32(dtype: str | None)
 
 
 def test_a_missing_arithmetic_rate_is_named() -> None:
-    with pytest.raises(InputError, match=r"op 'conv1' computes 5 FLOP in float64.*float64 nor float32; add it to the"):
+    with pytest.raises(InputError, match=r"op 'conv1' computes 5 FLOP in float64.*float64 nor float32"):
         roofline_s(op(5, 5, "float64"), Rates({"float16": 1e12}, 1e9))
 
 
@@ -71,7 +71,7 @@ def test_rates_per_dtype_of_the_topology_replace_those_they_name() -> None:
 def test_more_work_is_never_faster(
     flops: float, more_flops: float, moved: float, more_moved: float, device_type: str, dtype: str
 ) -> None:
-    rates = rates_of_type(device_type)
+    rates = rates_of(Device(device_type, device_type))
     assert rates is not None
     less_s = roofline_s(op(flops, moved, dtype), rates)
     assert 0 <= less_s <= roofline_s(op(flops + more_flops, moved + more_moved, dtype), rates)

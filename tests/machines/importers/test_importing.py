@@ -9,9 +9,9 @@ from machines.importers.samples import BRIDGED, DGX1, NCCL_XML, PCIE_BOX, RCCL_X
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.topology import Topology
+from dlplacer.core.topology import Device, Topology
 from dlplacer.files.load import load_topology
-from dlplacer.machines.costs.roofline import rates_of, rates_of_type
+from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.machines.importers.any_format import import_topology
 from dlplacer.machines.importers.products import unlimited_gpus
 
@@ -144,7 +144,7 @@ def test_a_type_brings_memory_and_rates_from_the_table(imported, given: str, kin
         box = imported(text, given)
         for device in box.devices:
             assert (device.type, device.memory_bytes) == (kind, gib * 2**30)
-            assert rates_of(device) == rates_of_type(kind)
+            assert rates_of(device) == rates_of(Device(kind, kind))
         assert unlimited_gpus(box) is None
 
 

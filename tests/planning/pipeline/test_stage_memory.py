@@ -12,7 +12,7 @@ from planning.pipeline.test_split import per_type
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
-from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.machines.costs.links import Wiring
 from dlplacer.planning.pipeline.blocks import Blocks, blocks_of
 from dlplacer.planning.pipeline.pipeline_search import Search
 from dlplacer.planning.pipeline.schedules import Order, in_flight, order_of
