@@ -356,8 +356,8 @@ def what_would_help(
 ) -> "WhatWouldHelp":
     """The step with one thing changed, for every change that may bring something, found by solving again.
 
-    Looked at: links twice as fast, one more device of each type, a quarter more memory, each of the ten longest ops
-    twice as fast, other granularities.
+    Looked at: links twice as fast, one more device of each type, a quarter more memory, each of the three longest ops
+    twice as fast.
 
     Examples
     --------

@@ -345,10 +345,10 @@ def elsewhere_blocks(plan: Plan, found: "Sequence[Elsewhere]") -> Iterator[Block
 
     rows = []
     for one in found:
-        times = (one.moved_alone_s, one.makespan_s, longer(one.makespan_s), longer(one.lower_bound_s, 0.0))
+        times = (one.makespan_s, longer(one.makespan_s), longer(one.lower_bound_s, 0.0))
         remark = f"{one.kept} kept on {plan.placement[one.op]}" if one.kept else one.note[:60]
         rows.append((one.op, plan.placement[one.op], one.device, *times, remark))
-    heads = ("op", "is on", "device|on", "moved_alone_s|only it moves|seconds", "makespan_s|solved again|seconds")
+    heads = ("op", "is on", "device|on", "makespan_s|solved again|seconds")
     yield Table.described(rows, *heads, "longer|longer by|change", "least|at least|change", "note|")
     if not found:
         yield "the machine has one device, so no op can be elsewhere"

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import inf
 from typing import Any
 
 from dlplacer.check import violations
@@ -12,13 +11,12 @@ from dlplacer.core.errors import DlplacerError
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
-from dlplacer.planning.assemble import assemble, plan_of
+from dlplacer.planning.assemble import plan_of
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import admission
-from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, ProblemSchedule, keeps_blocks_and_memory
+from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.schedule import Incumbent, Outcome, keeps_blocks_and_memory
 
 
 @dataclass(frozen=True)
@@ -189,22 +187,6 @@ class WarmStart:
                 ends = f"{devices[here].id!r} and {devices[there].id!r}"
                 return f"no route joins {ends}, where it has {ops[arc.source].id!r} and {ops[arc.target].id!r}"
         return ""
-
-
-def followed(problem: Problem, plan: Plan) -> Plan | None:
-    """The plan of a problem that keeps another plan's placement and order as far as they are possible, without search.
-
-    Its bound is 0. None where the memory does not allow it.
-    """
-    instance = build_instance(problem)
-    incumbent = Incumbent(Budget(inf), admission(problem, instance))
-    warm = WarmStart(problem, plan)
-    warm.begin(instance, incumbent)
-    nothing, found = Outcome(None, 0), None
-    if incumbent.best is not None:
-        schedule = ProblemSchedule.of(problem, instance, incumbent.best)
-        found = assemble(problem, nothing, schedule, plan.method, 0.0, {})
-    return warm.if_better(found, nothing, plan.method, {})
 
 
 def _ordered(problem: Problem, plan: Plan, reads: Sequence[Sequence[int]]) -> list[int]:
