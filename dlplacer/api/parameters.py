@@ -86,7 +86,6 @@ autocast_on  word:cpu,cuda  -  cast the ops that this device type casts
 whole_backward  flag  -  keep a convolution's backward in one op
 colocate_backward  flag  -  hold every backward op on the device of its forward op
 granularity  text  aten|fused|module  one op for each ATen call, for each chain that runs together, or for each module
-    (module:2 cuts paths)
 dims  texts*  --dim:AXIS=N  size of an axis of an ONNX file, as batch=8 or input:0=8
 micro_batches  whole>=2  N  run the step as N micro-batches with gradient accumulation
 allow_other_loss  flag  -  accept micro-batches whose loss differs from the whole batch's

@@ -151,7 +151,6 @@ def solve(given: Given) -> int:
     """Solve, write the plan, and print the result."""
     from dlplacer.planning.garbage import fewer_collections
     from dlplacer.planning.one_device import launch_note, one_device_is_best
-    from dlplacer.planning.pipeline.pipeline_search import pipeline_hint
 
     limit_s = given.get("time_limit_s", _LIMIT_S)
     parts = _parts(given, "place_with_splits")
@@ -171,10 +170,8 @@ def solve(given: Given) -> int:
     if plan.period_s is not None:
         return shown(given, result)
     note(None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}", launch_note(result))
-    hint = pipeline_hint(plan.graph, plan.topology, plan.makespan_s)
-    shown(given, result, {**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()})
-    alone = one_device_is_best(plan, result.bounds.get("critical_path_s"))
-    note(alone, str(hint) if hint is not None and hint.is_faster else None)
+    shown(given, result)
+    note(one_device_is_best(plan, result.bounds.get("critical_path_s")))
     return 0
 
 

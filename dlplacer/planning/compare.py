@@ -22,7 +22,6 @@ from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.planning.assemble import contradicts
 from dlplacer.planning.one_device import single_device_s
 from dlplacer.planning.place import prepared, solved
-from dlplacer.planning.provenance import saving_problem
 from dlplacer.solvers.heuristics.min_cut import available
 from dlplacer.solvers.instance.schedule import Budget, Progress
 from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, compared
@@ -110,7 +109,6 @@ class Comparison(Shown):
         return {"methods": self.table.records}
 
 
-@saving_problem
 def compare(
     graph: OpGraph,
     topology: Topology,

@@ -23,7 +23,7 @@ from dlplacer.planning.constrain import constrained
 from dlplacer.planning.garbage import fewer_collections
 from dlplacer.planning.interrupt import plan_or_interrupt
 from dlplacer.planning.one_device import single_device_s
-from dlplacer.planning.provenance import digests, provenance_of, saving_problem
+from dlplacer.planning.provenance import digests, provenance_of
 from dlplacer.planning.under_dispatch import best_plan
 from dlplacer.planning.warm_start import WarmStart
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
@@ -48,7 +48,6 @@ _FINISH_FACTOR, _FINISH_SHARE = 2.0, 0.5
 
 
 @fewer_collections()
-@saving_problem
 def place(
     graph: OpGraph,
     topology: Topology,
