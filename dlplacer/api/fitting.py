@@ -1,6 +1,6 @@
 """Decoders over unequal machines, and plans for other runtimes: `fit` and `export`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -13,7 +13,6 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import shipped_names
-from dlplacer.files.text import read_json
 from dlplacer.planning.fit.decoder import Decoder, Serving
 
 if TYPE_CHECKING:
@@ -40,17 +39,15 @@ def fit(
     chunk: int = 512,
     reserve_bytes: int = 2**30,
     fine: str = "layers",
-    stream: bool = False,
     prefer: Sequence[str] = (),
     last: Sequence[str] = (),
     tensor_parallel: Sequence[str] = (),
     split: Sequence[int] | None = None,
-    map: str | PathLike[str] | None = None,
     time_limit_s: float = 10.0,
     seed: int = 0,
     workers: int | None = None,
 ) -> "Fit":
-    """The devices of a decoder's layers on a machine of unequal devices, with a bound and the changes that would help.
+    """The devices of a decoder's layers on a machine of unequal devices, with a bound.
 
     Raises InputError if the model or the machine cannot be read; InfeasibleError if the model does not
     fit, saying by how much.
@@ -64,7 +61,7 @@ def fit(
     from dlplacer.frontend.configs.families import bits_of
     from dlplacer.frontend.configs.model_files import read_decoder
     from dlplacer.planning.fit.fit import fit as fit_layers
-    from dlplacer.planning.fit.splits import by_counts, by_map
+    from dlplacer.planning.fit.splits import by_counts
 
     expect("", "decoder", decoder, (Decoder, str, PathLike), "a Decoder, or the path of a config.json or a GGUF file")
     read = decoder if isinstance(decoder, Decoder) else read_decoder(decoder, weights)
@@ -79,11 +76,6 @@ def fit(
     own: dict[str, Callable[[ChainCosts], Sequence[int]]] = {}
     if split is not None:
         own["yours"] = partial(by_counts, counts=tuple(split))
-    if map is not None:
-        told: Any = read_json(Path(map))
-        if not isinstance(told, Mapping):
-            raise InputError(f"map {str(map)!r} is no JSON object of modules and devices; give an hf_device_map")
-        own["your map"] = partial(by_map, device_map=told)
     serving = Serving(context, batch, bits_of(cache), prompt, generated, chunk, objective)
     return fit_layers(
         read,
@@ -91,7 +83,6 @@ def fit(
         serving,
         reserve_bytes=reserve_bytes,
         whole=fine,
-        stream=stream,
         longest=max_context,
         last=named,
         tensor_parallel=[names.split("+") for names in tensor_parallel],

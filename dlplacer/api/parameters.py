@@ -204,12 +204,10 @@ chunk  whole>=1  N  tokens of a prompt that are worked on at once (512)
 reserve_bytes  bytes>=0  -  left free on each device (1 GiB)
 fine  word:layers,experts,parts  -  what stays whole: layers; layers but for their experts; or attention, MLP, experts
     each (layers)
-stream  flag  -  send weights in RAM to a GPU in every step, in place of reading them with the CPU
 prefer  names  D[,D…]  use others only if the model does not fit on these
 last  names  D[,D…]  use these only if the model does not fit on the others
 tensor_parallel  names  D+D[,D+D…]  divide every matrix over these GPUs, as one stage
 fit.split  wholes>=0  N[,N…]  judge this split too: layers of each device in order
-map  read  -  judge this device map of accelerate too
 to  text  TARGET  runtime that shall follow the plan; see dlplacer list targets
 json  flag  -  print one JSON object
 """
