@@ -61,7 +61,6 @@ args  any  inputs of a Module, fx.GraphModule or ExportedProgram, which is captu
 op  text  id of an op of the plan
 beside  table  name → another plan of the same job, whose steps alternate with those of the plan
 found  any  the result of `pipeline`
-held  any  constraints of the step, which hold for every copy of an op
 rewrites  names  names of the rewrites of the capture; None means the usual ones
 parts  whole>=2  number of parts of an op; None means one for each device
 on_progress  call  called with the progress of the work

@@ -23,7 +23,6 @@ from dlplacer.api.subjects import (
     whole_plan_of,
 )
 from dlplacer.check import Violation
-from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect, refuse, tuple_of
 from dlplacer.core.graph import OpGraph
@@ -221,16 +220,14 @@ def pipeline(
     stages: int | None = None,
     micro_batches: int | None = None,
     schedule: str | None = None,
-    pins: Pins = (),
-    colocate: Together = (),
     calibration: Files = (),
     on_progress: Callable[[int, int], None] = silent,
     **step: Unpack[CaptureOptions],
 ) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
-    Raises InputError if an argument cannot be meant, or an op has no time on a device; InfeasibleError if no split
-    fits the memories, naming the least that the fullest stage needs.
+    Raises InputError if an argument cannot be meant, ops are pinned, or one has no time on a device;
+    InfeasibleError if no split fits the memories, naming the least that the fullest stage needs.
 
     Examples
     --------
@@ -242,7 +239,7 @@ def pipeline(
 
     made, machine = problem_of(graph, topology, calibration, step)
     return plan_pipeline(
-        held_graph(made, machine, pins, colocate),
+        made,
         machine,
         stages=stages,
         micro_batches=micro_batches,
@@ -257,7 +254,6 @@ def plan_of_pipeline(
     graph: GraphLike,
     topology: TopologyLike,
     *,
-    held: Constraints | None = None,
     calibration: Files = (),
 ) -> Plan:
     """The plan that runs a pipeline.
@@ -272,12 +268,11 @@ def plan_of_pipeline(
     True
     """
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-    from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline, with_copies_held
+    from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline
 
     expect("", "found", found, PipelinePlan, "the result of dp.pipeline")
-    expect("", "held", held, (Constraints, type(None)), "dp.Constraints or None")
     made, machine = problem_of(graph, topology, calibration)
-    return placed_pipeline(found, with_copies_held(made, held or Constraints()), machine)
+    return placed_pipeline(found, made, machine)
 
 
 def problem_of(

@@ -151,10 +151,13 @@ def shares_of(graph: OpGraph, placed: Iterable[tuple[str, str]], topology: Topol
 class PipelinedWorkers(SplitPerMachine):
     """The best pipeline over all devices of a worker, with its number of micro-batches.
 
-    There is no split if the graph exceeds a machine's memory, or has fewer parts than the machine has devices.
+    There is no split if the graph exceeds a machine's memory, has fewer parts than the machine has devices, or ops that
+    are held together.
     """
 
     def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
+        if self.graph.constraints:
+            return None
         try:
             plan = plan_pipeline(self.graph, topology, stages=degree)
         except InfeasibleError:
