@@ -19,7 +19,7 @@ from dlplacer.core.expect import printable
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
-from dlplacer.core.table import Column, Table
+from dlplacer.core.table import Table
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.machines.costs.roofline_times import with_times
@@ -190,15 +190,10 @@ class WhatWouldHelp(Shown):
     def table(self) -> Table:
         """A row per change, the largest gain first."""
         records = [answer.to_dict(self.base.makespan_s) for answer in self.answers]
-        described = {
-            "change": Column("change", "what would help"),
-            "makespan_s": Column("makespan_s", "step", "seconds"),
-            "gain": Column("gain", "", "change"),
-            "most_gain": Column("most_gain", "at most", "change"),
-            "status": Column("status", "", "text", ""),
-        }
-        names = ("kind", "change", "status", "makespan_s", "lower_bound_s", "gain", "most_gain", "note")
-        return Table.of(records, [described.get(name, Column(name)) for name in names])
+        heads = ["kind", "change|what would help", "status||text|", "makespan_s|step|seconds", "lower_bound_s"]
+        heads += ["gain||change", "most_gain|at most|change", "note"]
+        rows = (tuple(record[head.partition("|")[0]] for head in heads) for record in records)
+        return Table.described(rows, *heads)
 
     def to_dict(self) -> dict[str, Any]:
         """The field ``what_would_help`` of ``dlplacer explain --json``."""

@@ -7,19 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from dlplacer.core.errors import InfeasibleError, InputError
 
 MOST_WORKERS = 10**18
 """More devices are none, and their products with times would leave the range of floats."""
-
-
-class ScalingEfficiency(Protocol):
-    """A closed form of the scaling efficiency, as the planner asks for it."""
-
-    def efficiency(self, workers: int) -> float:
-        """SE_N of plain data parallelism over so many workers; 1 for one."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +55,10 @@ class RingOverhead:
         """1 ÷ (1 + ρ (N − 1)/N + λ (N − 1))."""
         require_workers(workers)
         return 1 / (1 + (workers - 1) * (self.bandwidth / workers + self.latency))
+
+
+ScalingEfficiency: TypeAlias = ConstantEfficiency | RingOverhead
+"""The closed forms of the scaling efficiency of plain data parallelism that the planner asks for."""
 
 
 def require_workers(workers: int) -> None:

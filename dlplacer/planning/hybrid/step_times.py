@@ -1,11 +1,11 @@
 """Step times of data-parallel workers: in closed form, or over the links of a machine."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from typing import Protocol
+from typing import TypeAlias
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
@@ -203,15 +203,6 @@ class Team:
         return self.devices // self.degree
 
 
-class StepTimes(Protocol):
-    """A source of step times."""
-
-    def step_times(
-        self, work: Work, team: Team, periods: Sequence[int], elastic: Sequence[int] = (), /
-    ) -> Iterable[StepTime]:
-        """The step with every exchange of gradients among the workers, at these periods, and by elastic averaging."""
-
-
 @dataclass(frozen=True)
 class ClosedForm:
     """Step times from a scaling efficiency: T_N = T_1 ÷ SU^M ÷ SE_N, gradients as they are, at every step (eq. 5)."""
@@ -341,3 +332,7 @@ def _overlapped(work: Work, split: WorkerSplit, wire: AlphaBeta, coding: float) 
     computed_s = sum(computes) + work.tail_s / last
     before_s = work.forward_s / speedup + (work.backward_s + work.tail_s) * (1 / speedup - 1 / last)
     return len(cuts), before_s + max(exchanged_s, computed_s) + work.update_s / speedup
+
+
+StepTimes: TypeAlias = ClosedForm | OnMachine
+"""The sources of step times."""

@@ -9,7 +9,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes
 from dlplacer.planning.pipeline.blocks import MOST_CUTS, STAGE_INPUTS, Cuts, cuts_of, require_stages
-from dlplacer.planning.pipeline.pipeline_plan import Hop, PipelinePlan, Stage, StageTimes, TiedStages, play
+from dlplacer.planning.pipeline.pipeline_plan import Hop, PipelinePlan, Stage, TiedStages, play
 from dlplacer.planning.pipeline.pipeline_workload import (
     DeviceChain,
     PipelineWorkload,
@@ -29,8 +29,7 @@ def evaluated(
     # The first stage whose border holds the block.
     stage_of_block = problem.cuts.inside[list(split.borders)].argmax(axis=0).tolist()
     stages = tuple(_stages(work, problem, split, stage_of_block))
-    times = [StageTimes(stage.forward_s, stage.backward_s, stage.weight_s, stage.update_s) for stage in stages]
-    timeline = play(order, times, _hops(problem, split), _ties(work, problem, stage_of_block))
+    timeline = play(order, stages, _hops(problem, split), _ties(work, problem, stage_of_block))
     return PipelinePlan(
         name=work.graph.name,
         stages=stages,
