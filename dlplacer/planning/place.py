@@ -18,12 +18,11 @@ from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.assemble import rescaled, with_fine_ticks
+from dlplacer.planning.assemble import digests, provenance_of, rescaled, with_fine_ticks
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.garbage import fewer_collections
 from dlplacer.planning.interrupt import plan_or_interrupt
 from dlplacer.planning.one_device import single_device_s
-from dlplacer.planning.provenance import digests, provenance_of
 from dlplacer.planning.under_dispatch import best_plan
 from dlplacer.planning.warm_start import WarmStart
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
@@ -229,9 +228,7 @@ def _require_arguments(
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     if not 0 <= gap < 1:
         raise InputError(f"gap is {gap:g}; it must be at least 0 and below 1 (0.01 is one percent)")
-    if workers is not None and workers < 1:
-        raise InputError(f"workers is {workers}; it must be at least 1")
-    if workers is not None and workers > _MOST_WORKERS:
-        raise InputError(f"workers is {workers}; at most {_MOST_WORKERS} threads are of use to the solver")
+    if workers is not None and not 1 <= workers <= _MOST_WORKERS:
+        raise InputError(f"workers is {workers}; it must be at least 1 and at most {_MOST_WORKERS}")
     if warm_start is not None and method != DEFAULT_METHOD:
         raise InputError(f"a warm start is for method {DEFAULT_METHOD!r}, which improves it; {method!r} takes none")

@@ -78,7 +78,7 @@ HYBRID = ["hybrid", "inception_v3-train", "dgx1-v100-2gpu", "--devices", "2"]
         ),
         (["solv"], "argument COMMAND: invalid choice: 'solv'"),
         ([*INFER, "--gap", "much"], "argument --gap: 'much' is not a number or a percentage; write for example '1%'"),
-        ([*INFER, "--pin", "Mixed_5z=cpu0"], "called 'Mixed_5z'; the nearest are 'Mixed_5d', 'Mixed_5c', 'Mixed_5b'"),
+        ([*INFER, "--pin", "Mixed_5z=cpu0"], "no op or module 'Mixed_5z'; it has 'Mixed_5d', 'Mixed_5c', 'Mixed_5b'"),
         (
             [*INFER, "--device-type", "V100"],
             "unrecognized arguments: --device-type V100 (--device-type belongs to",

@@ -73,7 +73,11 @@ def plan_hybrid(
         budgets.append(BestOfDevices.of(count, list(search.strategies(count)), smaller, is_compared))
         on_progress(count, devices)
     if budgets[-1].best is None:
-        raise InfeasibleError(search.why_nothing(devices))
+        raise InfeasibleError(
+            f"no strategy for up to {devices} devices: the model does not fit on one and no model-parallel degree of "
+            f"{', '.join(map(str, problem.degrees))} has a plan, or no batch converges by the epochs given; use more "
+            "devices or more memory, or check the epochs"
+        )
     work, epochs = problem.work, problem.efficiency.epochs(1)
     mini_batches = problem.samples / work.mini_batch if problem.samples and work.mini_batch else None
     reference_s = work.step_s * (1.0 if epochs is None else epochs) if search.fits_on_one() else None
@@ -135,16 +139,6 @@ class _Search:
         if not all(answers):
             return ()
         return min(answers, key=lambda splits: max(split.speedup for split in splits), default=())
-
-    def why_nothing(self, devices: int) -> str:
-        """Why no strategy was found."""
-        known = self.problem.efficiency.epochs(1)
-        if known is None:
-            return "by the epochs given no batch converges, not even a single mini-batch; check them"
-        return (
-            f"no strategy for up to {devices} devices: the model does not fit on one device, and no model-parallel "
-            f"degree of {', '.join(map(str, self.problem.degrees))} has a plan; use more devices or more memory"
-        )
 
 
 def plan_notes(

@@ -115,12 +115,13 @@ def fit_scaling(points: Sequence[tuple[int, float]]) -> ScalingFit:
 
     ordered = sorted(points)
     counts = len({workers for workers, _ in ordered})
-    if counts < 2:
-        raise InputError(f"{len(ordered)} points for a scaling fit; measure a step at two device counts or more")
     for workers, step_s in ordered:
-        if not (workers >= 1 and 0 < step_s < math.inf):
-            raise InputError(f"point ({workers} devices, {step_s} s) of a scaling fit; both must be positive")
         require_workers(workers)
+        if counts < 2 or not 0 < step_s < math.inf:
+            raise InputError(
+                f"step of {step_s} s on {workers} devices, one of {counts} device counts; give two counts or more, and "
+                "positive seconds"
+            )
     slowest = ordered[0]
     for workers, step_s in ordered:
         if step_s < _LEAST_SHARE * slowest[1]:

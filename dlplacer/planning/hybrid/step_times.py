@@ -66,14 +66,6 @@ class Work:
     def __post_init__(self) -> None:
         if not 0 < self.step_s < float("inf"):
             raise InputError(f"work {self.name!r}: step_s is {self.step_s}; it must be positive and finite")
-        if min(self.tail_s, self.update_s) < 0:
-            raise InputError(f"work {self.name!r}: tail_s and update_s must be at least 0")
-        parts_s = self.backward_s + self.tail_s + self.update_s
-        if parts_s > self.step_s * (1 + 1e-9):
-            raise InputError(
-                f"work {self.name!r}: its backward pass and update take {parts_s:g} s, more than the {self.step_s:g} s "
-                "of the step; correct one of them"
-            )
 
     @cached_property
     def gradient_bytes(self) -> int:

@@ -38,8 +38,6 @@ class WorkerSplit:
     def __post_init__(self) -> None:
         if not 0 < self.speedup < float("inf"):
             raise InputError(f"model-parallel speedup is {self.speedup}; it must be positive and finite")
-        if self.micro_batches < 1:
-            raise InputError(f"{self.micro_batches} micro-batches; there must be at least 1")
 
 
 ModelParallel = Callable[[int, Topology | None], float | WorkerSplit | Iterable[WorkerSplit] | None]

@@ -8,7 +8,7 @@ from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes
-from dlplacer.planning.pipeline.blocks import MOST_CUTS, STAGE_INPUTS, Cuts, cuts_of, require_stages
+from dlplacer.planning.pipeline.blocks import STAGE_INPUTS, Cuts, cuts_of, require_stages
 from dlplacer.planning.pipeline.pipeline_plan import Hop, PipelinePlan, Stage, TiedStages, play
 from dlplacer.planning.pipeline.pipeline_workload import (
     DeviceChain,
@@ -148,22 +148,16 @@ def plan_pipeline(
     stages: int | None = None,
     micro_batches: int | None = None,
     schedule: str | None = None,
-    most_cuts: int = MOST_CUTS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PipelinePlan:
     """The pipeline of least predicted step time.
-
-    Parameters
-    ----------
-    most_cuts
-        Beyond this many cuts, those along one order of the blocks are searched.
 
     Raises
     ------
     InfeasibleError
         If no split fits the memories; names the least that the fullest stage needs.
     """
-    search = Search(graph, topology, most_cuts)
+    search = Search(graph, topology)
     ranks = [stages] if stages is not None else range(2, max(2, len(topology.devices)) + 1)
     names = [schedule] if schedule is not None else list(SCHEDULES)
     if not search.blocks.trains:
@@ -209,23 +203,17 @@ def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
 class Search:
     """A graph on a machine, prepared once for all numbers of stages and micro-batches."""
 
-    def __init__(
-        self,
-        graph: OpGraph,
-        topology: Topology,
-        most_cuts: int = MOST_CUTS,
-    ) -> None:
+    def __init__(self, graph: OpGraph, topology: Topology) -> None:
         if graph.constraints:
             raise InputError("a pipeline keeps no pins or colocated ops; drop them, or place ops instead")
         self.work = PipelineWorkload(graph, topology)
         self.graph, self.topology, self.blocks = self.work.graph, topology, self.work.blocks
-        self.most_cuts = most_cuts
         self._chains: dict[tuple[int, bool], tuple[list[DeviceChain], bool]] = {}
 
     @cached_property
     def cuts(self) -> Cuts:
         """The cuts to choose from."""
-        return cuts_of(self.blocks, self.most_cuts)
+        return cuts_of(self.blocks)
 
     def plan(self, ranks: int, micro_batches: int, schedule: str) -> PipelinePlan:
         """The best pipeline over so many devices under a schedule."""

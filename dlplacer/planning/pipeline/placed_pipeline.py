@@ -11,10 +11,9 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.assemble import plan_of
+from dlplacer.planning.assemble import plan_of, provenance_of
 from dlplacer.planning.pipeline.micro_batch_names import copy_id
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-from dlplacer.planning.provenance import provenance_of
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.bounds import critical_path, whole_area
