@@ -37,7 +37,7 @@ def test_time_that_no_good_plan_has_hides_no_time(far_s: float) -> None:
     assert (plan.makespan_s, plan.status) == (pytest.approx(2.0, rel=1e-6), "optimal")
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_useless_device_behind_slow_link_changes_no_optimum(seed: int) -> None:
     graph, topology, options = random_step(seed, 5)
     options = replace(options, routing="shortest")
