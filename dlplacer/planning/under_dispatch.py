@@ -19,7 +19,7 @@ from functools import partial
 from dlplacer.core.errors import InputError, InternalError
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
-from dlplacer.planning.assemble import assemble, in_seconds, plan_of
+from dlplacer.planning.assemble import assemble, plan_of
 from dlplacer.planning.one_device import replayed_s
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.live_memory import may_bind, memory_use
@@ -106,8 +106,6 @@ class _ReplayedSearch:
         if all(problem.delay[arc.size][device[arc.source]][device[arc.target]] is not None for arc in problem.arcs):
             count_work(_REPLAYED_OP_S * problem.op_count)
             self._keep(*replay(problem, device, schedule.order))
-        if schedule.problem is problem and schedule.transfers is not None:
-            self._keep(*in_seconds(problem, schedule))
 
     def _keep(self, ops: tuple[ScheduledOp, ...], transfers: tuple[Transfer, ...]) -> None:
         # Ops that wait may let tensors live longer than there is memory for.
