@@ -1,6 +1,6 @@
 """Decoders over unequal machines, and plans for other runtimes: `fit` and `export`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -13,6 +13,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import shipped_names
+from dlplacer.files.text import read_json
 from dlplacer.planning.fit.decoder import Decoder, Serving
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def fit(
     *,
     link: str | None = None,
     network: str | None = None,
+    used: Sequence[str] | Mapping[str, str] = (),
     objective: str = "token",
     context: int = 4096,
     max_context: bool = False,
@@ -39,15 +41,17 @@ def fit(
     chunk: int = 512,
     reserve_bytes: int = 2**30,
     fine: str = "layers",
+    stream: bool = False,
     prefer: Sequence[str] = (),
     last: Sequence[str] = (),
     tensor_parallel: Sequence[str] = (),
     split: Sequence[int] | None = None,
+    map: str | PathLike[str] | None = None,
     time_limit_s: float = 10.0,
     seed: int = 0,
     workers: int | None = None,
 ) -> "Fit":
-    """The devices of a decoder's layers on a machine of unequal devices, with a bound.
+    """The devices of a decoder's layers on a machine of unequal devices, with a bound and the changes that would help.
 
     Raises InputError if the model or the machine cannot be read; InfeasibleError if the model does not
     fit, saying by how much.
@@ -61,11 +65,11 @@ def fit(
     from dlplacer.frontend.configs.families import bits_of
     from dlplacer.frontend.configs.model_files import read_decoder
     from dlplacer.planning.fit.fit import fit as fit_layers
-    from dlplacer.planning.fit.splits import by_counts
+    from dlplacer.planning.fit.splits import by_counts, by_map
 
     expect("", "decoder", decoder, (Decoder, str, PathLike), "a Decoder, or the path of a config.json or a GGUF file")
     read = decoder if isinstance(decoder, Decoder) else read_decoder(decoder, weights)
-    topology = _machine(machine, link, network)
+    topology = _machine(machine, link, network, used)
     named = {*last, *(device.id for device in topology.devices if prefer and not {device.id, device.type} & {*prefer})}
     known = {device.id for device in topology.devices} | {*topology.device_types}
     for name in (*prefer, *last):
@@ -76,6 +80,11 @@ def fit(
     own: dict[str, Callable[[ChainCosts], Sequence[int]]] = {}
     if split is not None:
         own["yours"] = partial(by_counts, counts=tuple(split))
+    if map is not None:
+        told: Any = read_json(Path(map))
+        if not isinstance(told, Mapping):
+            raise InputError(f"map {str(map)!r} is no JSON object of modules and devices; give an hf_device_map")
+        own["your map"] = partial(by_map, device_map=told)
     serving = Serving(context, batch, bits_of(cache), prompt, generated, chunk, objective)
     return fit_layers(
         read,
@@ -83,6 +92,7 @@ def fit(
         serving,
         reserve_bytes=reserve_bytes,
         whole=fine,
+        stream=stream,
         longest=max_context,
         last=named,
         tensor_parallel=[names.split("+") for names in tensor_parallel],
@@ -93,12 +103,16 @@ def fit(
     )
 
 
-def _machine(machine: TopologyLike, link: str | None, network: str | None) -> Topology:
-    """The topology, its file, or a name that ships; else what a line of text describes."""
-    if isinstance(machine, str) and not (Path(machine).exists() or machine in shipped_names("topologies")):
-        return new_topology(machine, link=link, network=network)
-    if link or network:
-        raise InputError("link and network go with a machine in words; change the topology file instead")
+def _machine(
+    machine: TopologyLike, link: str | None, network: str | None, used: Sequence[str] | Mapping[str, str]
+) -> Topology:
+    """The topology, its file, or a name that ships; else what a line of text or a TOML file describes."""
+    if isinstance(machine, str) and (
+        machine.endswith(".toml") or not (Path(machine).exists() or machine in shipped_names("topologies"))
+    ):
+        return new_topology(machine, link=link, network=network, used=used)
+    if link or network or used:
+        raise InputError("link, network and used go with a machine in words; change the topology file instead")
     return machine_of(machine, "machine")
 
 

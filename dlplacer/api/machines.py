@@ -1,6 +1,6 @@
 """Machines and what ships: `detect_topology`, `new_topology`, `import_topology`, `selftest`, `catalogue`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import names_of, note, silent
+from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.table import Column, Table
 from dlplacer.core.topology import Topology
@@ -15,7 +16,7 @@ from dlplacer.core.units import format_bytes_per_s
 from dlplacer.files.load import load_graph, load_topology, shipped_names
 from dlplacer.machines.cores import load_note
 from dlplacer.machines.costs.device_table import DEVICE_TABLE, FLOAT32
-from dlplacer.machines.importers.described import described_topology
+from dlplacer.machines.importers.described import described_topology, read_description
 from dlplacer.machines.importers.host import detected_topology, gpu_topology, has_gpus, host_topology
 from dlplacer.machines.importers.measured_links import doubts
 from dlplacer.machines.importers.products import import_notes
@@ -172,8 +173,14 @@ _LISTED: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
 
 
 @checked
-def new_topology(description: str, *, link: str | None = None, network: str | None = None) -> Topology:
-    """The machine that a line of text describes, with memory and rates of the device table.
+def new_topology(
+    description: str | PathLike[str],
+    *,
+    link: str | None = None,
+    network: str | None = None,
+    used: Sequence[str] | Mapping[str, str] = (),
+) -> Topology:
+    """The machine that a line of text or a TOML file describes, with memory and rates of the device table.
 
     Raises InputError if a device is not in the table, with the names most like it, or the text cannot be read.
 
@@ -182,4 +189,11 @@ def new_topology(description: str, *, link: str | None = None, network: str | No
     >>> dp.new_topology("2x RTX3090, RTX3060, 64 GB DDR5-5600", link="pcie4")
     <Topology '2x RTX3090, RTX3060, 64 GB DDR5-5600': 2 RTX3090, 1 RTX3060, 1 2xDDR5-5600, 1 router, 4 links>
     """
-    return described_topology(description, link, network)
+    text = str(description)
+    if text.endswith(".toml"):
+        if link or network or used:
+            raise InputError(f"link, network and used stand in {text!r} itself; leave the options out")
+        return read_description(Path(text))
+    # Device and size of ``gpu0=1 GiB``; a size alone is that of every device.
+    taken = used if isinstance(used, Mapping) else {part.rpartition("=")[0]: part.rpartition("=")[2] for part in used}
+    return described_topology(text, link, network, taken)

@@ -138,12 +138,13 @@ selftest.seed  whole  -  of the random plans and pauses (0)
 kind  word:auto,gpu,cpu  -  which devices (auto)
 measure  flag  -  time copies over every link, and the issue of ops
 path  read  path:FILE  the file that the other tool wrote
-import_topology.device_type  text  --type:TYPE  type of the devices, as RTX3090 or V100-32GB; of several, one each:
-    A40,A40,T4
-description  any  description:TEXT  the machine in words, as {_WORDS}, ";" between hosts
+import_topology.device_type  text  --type:TYPE  type of the devices, as RTX3090 or V100-32GB; of several, as
+    0-2=RTX3090,3=RTX3060 or one each
+description  any  description:TEXT  the machine in words, as {_WORDS}, ";" between hosts, or a TOML file
 [machine in words]
 link  text  LINK  of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)
 network  text  NET  between hosts: 1gbe, 10gbe, wifi, thunderbolt, or a rate and a latency
+used  texts*  [D=]SIZE  memory in use, of all devices or of one, as gpu0=1GiB
 []
 direction  word:forward,backward  -  weights pulled before the forward pass, or gradients pushed behind backward
     (forward)
@@ -203,10 +204,12 @@ chunk  whole>=1  N  tokens of a prompt that are worked on at once (512)
 reserve_bytes  bytes>=0  -  left free on each device (1 GiB)
 fine  word:layers,experts,parts  -  what stays whole: layers; layers but for their experts; or attention, MLP, experts
     each (layers)
+stream  flag  -  send weights in RAM to a GPU in every step, in place of reading them with the CPU
 prefer  names  D[,D…]  use others only if the model does not fit on these
 last  names  D[,D…]  use these only if the model does not fit on the others
 tensor_parallel  names  D+D[,D+D…]  divide every matrix over these GPUs, as one stage
 fit.split  wholes>=0  N[,N…]  judge this split too: layers of each device in order
+map  read  -  judge this device map of accelerate too
 to  text  TARGET  runtime that shall follow the plan; see dlplacer list targets
 json  flag  -  print one JSON object
 """

@@ -36,7 +36,7 @@ Facts: TypeAlias = list[tuple[str, str]]
 Block: TypeAlias = Facts | Table | str
 """Part of a view; a text is a note."""
 
-_KINDS, _PATH, _MOVED, _CHANGES, _BUDGETS = 8, 12, 20, 8, 24
+_KINDS, _PATH, _MOVED, _CHANGES, _BUDGETS, _HELPS = 8, 12, 20, 8, 24, 5
 """Rows that are shown, at most."""
 _LEAST_GAIN = 0.002
 """A smaller gain counts as none."""
@@ -437,6 +437,7 @@ def _fit(found: "Fit") -> Iterator[Block]:
         splits.append((name, layers, one.value_s, slower, one.max_context))
     judged = ("name|other splits", "layers", "value_s|objective|seconds|does not fit", "slower|slower by|change")
     yield Table.described(splits, *judged, "max_context|longest context")
+    yield Table.described(found.helps[:_HELPS], "change|would help", "value_s|objective|seconds", "gain||percent")
     yield from found.notes
 
 

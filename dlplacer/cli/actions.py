@@ -295,6 +295,7 @@ def run(given: Given) -> int:
     from dlplacer.api.running import completed, is_onnx_plan, over_ranks, replicas_of
     from dlplacer.api.subjects import silent
     from dlplacer.machines.cores import load_note
+    from dlplacer.planning.one_device import one_device_note
     from dlplacer.report.trace import run_trace
 
     plan, devices, job = dp.load_plan(given.plan), given.devices, given.job
@@ -312,7 +313,7 @@ def run(given: Given) -> int:
             return run_as_ranks(count, [*given.words, "--devices", devices])
     is_first = os.environ.get("RANK", "0") == "0"
     if is_first:
-        note(load_note())
+        note(load_note(), one_device_note(plan))
     with progress("running") if is_first else nullcontext(silent) as told:
         told("capturing and compiling")
         done: Any = dp.run(**{**given.of(dp.run), "job": job, "plan": plan, "devices": devices, "on_progress": told})

@@ -7,19 +7,25 @@ and order allow, so that a plan is exact even where ticks are rounded.
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import cache
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
-from dlplacer.core.errors import InternalError
+from dlplacer.core.errors import InputError, InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import OBJECTIVES
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
 from dlplacer.core.version import __version__
+from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.plan_file import plan_to_dict
+from dlplacer.files.text import write_json
+from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.loads import Loads, period_s
@@ -256,3 +262,26 @@ def _held_by(value: Any) -> Any:
 @cache
 def _fields_of(kind: type) -> Callable[[Any], Any]:
     return attrgetter(*(each.name for each in fields(kind)))
+
+
+@contextmanager
+def problem_kept(problem: Problem) -> Iterator[None]:
+    """Have an `InternalError` inside name a file with the problem and the evidence, which a user can attach."""
+    try:
+        yield
+    except InternalError as error:
+        value = {
+            "format": "dlplacer.contradiction/1",
+            "dlplacer": __version__,
+            "message": str(error),
+            "evidence": error.evidence,
+            "options": problem.options.to_dict(),
+            "topology": topology_to_dict(problem.topology),
+            "graph": graph_to_dict(problem.graph),
+        }
+        for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+            path = folder / f"dlplacer-contradiction-{digests(problem)['graph_sha256'][:8]}.json"
+            with suppress(OSError, InputError):
+                write_json(path, value)
+                raise InternalError(f"{error}; the problem is kept in {path}, attach it", **error.evidence) from error
+        raise

@@ -21,6 +21,8 @@ from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.schedule import ProblemSchedule
 
 _SAME = 1e-6
+_NOISE = 0.05
+"""Share of a step by which planned steps of short ops are off."""
 
 
 def single_device_s(problem: Problem) -> float | None:
@@ -51,6 +53,18 @@ def one_device_s(graph: OpGraph, topology: Topology) -> float | None:
     unlike = {(each.type, each.memory_bytes, each.dispatch_s, each.asynchronous): each for each in topology.devices}
     alone_s = min(_alone_s(graph, device) for device in unlike.values())
     return None if alone_s == inf else alone_s
+
+
+def one_device_note(plan: Plan) -> str | None:
+    """A sentence if one device is within the noise of a plan on several: it cannot disappoint."""
+    working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
+    alone_s = one_device_s(plan.graph, plan.topology)
+    if len(working) < 2 or alone_s is None or alone_s > (1 + _NOISE) * plan.makespan_s:
+        return None
+    return (
+        f"one device is within the noise of this plan: {format_seconds(alone_s)} a step alone, "
+        f"{format_seconds(plan.makespan_s)} on {len(working)}; prefer one unless the run says otherwise"
+    )
 
 
 def one_device_is_best(plan: Plan, critical_path_s: float | None = None) -> str | None:

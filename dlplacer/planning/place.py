@@ -18,7 +18,7 @@ from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.assemble import digests, provenance_of, rescaled, with_fine_ticks
+from dlplacer.planning.assemble import digests, problem_kept, provenance_of, rescaled, with_fine_ticks
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.garbage import fewer_collections
 from dlplacer.planning.interrupt import plan_or_interrupt
@@ -171,7 +171,7 @@ def solved(
         on_progress(Progress(found_s, float(bound * tick_s), now() - began))
 
     budget = replace(budget, deadline=began + time_limit_s - finish_s, report=report)
-    with plan_or_interrupt(budget.stop):
+    with plan_or_interrupt(budget.stop), problem_kept(problem):
         plan = _checked(problem, method, budget, time_limit_s, warm_start)
         may_again = method == DEFAULT_METHOD and problem.options.objective == "makespan"
         while may_again and budget.left_s and (finer := rescaled(problem, plan)) is not None:

@@ -9,7 +9,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.roofline import with_issue
-from dlplacer.planning.one_device import launch_note, one_device_s
+from dlplacer.planning.one_device import launch_note, one_device_note, one_device_s
 from dlplacer.planning.place import place
 
 TWO_GPUS = load_topology("dgx1-v100-2gpu")
@@ -41,6 +41,18 @@ def test_launches_change_nothing_for_long_ops_nor_where_the_machine_names_them()
     named = replace(TWO_GPUS, devices=tuple(replace(one, dispatch_s=0.0) for one in TWO_GPUS.devices))
     assert launch_note(place(chains(7e-6), named, time_limit_s=3.0)) is None
     assert with_issue(named, "eager") == named
+
+
+# A second device saves 1 of 41 ops.
+def test_a_plan_within_the_noise_of_one_device_is_said_to_be() -> None:
+    long, beside = chains(1e-3), ("b0",)
+    ops = tuple(op for op in long.ops if op.id.startswith("a") or op.id in beside)
+    edges = tuple(edge for edge in long.edges if edge.source.startswith("a"))
+    machine = Topology(TWO_GPUS.devices, TWO_GPUS.routers, TWO_GPUS.links)
+    plan = place(OpGraph(ops, edges), machine, time_limit_s=3.0).plan
+    assert len(set(plan.placement.values())) == 2
+    assert one_device_note(plan) is not None
+    assert one_device_note(place(long, machine, time_limit_s=3.0).plan) is None
 
 
 def test_a_gpu_of_an_unknown_type_launches_as_others_do() -> None:

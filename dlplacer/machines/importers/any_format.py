@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Topology
 from dlplacer.files.text import read_json, read_text
 from dlplacer.machines.importers.dnn_partitioning import is_workload, topology_of_workload
@@ -42,4 +43,8 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
         if is_workload(value):
             return topology_of_workload(value, where, path.stem)
         return with_types(topology_of_node_link(value, where, path.stem), device_type)
+    if "XGMI" in text or "ROCm System Management" in text:
+        told = "the table of rocm-smi or amd-smi, which tells neither how many links join two GPUs nor their rate"
+        way_out = "run a program that uses RCCL with NCCL_TOPO_DUMP_FILE=topo.xml and import topo.xml"
+        raise FileFormatError(where, [f"{told}; {way_out}"])
     return imported_matrix(text, where, device_type, path.stem)

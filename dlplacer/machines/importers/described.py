@@ -1,13 +1,17 @@
-"""A machine in a line of text, ``2x RTX3090, RTX3060, 64 GB DDR5-5600``."""
+"""A machine in a line of text, ``2x RTX3090, RTX3060, 64 GB DDR5-5600``, or in a short TOML file."""
 
 import math
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from dlplacer.core.errors import InputError
+from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.core.units import parse_quantity
+from dlplacer.files.text import read_text
 from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, Figure, known_type, unknown_type
 from dlplacer.machines.importers.products import PCIE_HOP_LATENCY_S, device_of_type, pcie_slot_bytes_per_s
 
@@ -32,8 +36,31 @@ _PCIE = re.compile(r"pcie\s*(\d)(?:\.0)?(?:\s*x\s*(\d{1,2}))?", re.IGNORECASE)
 _GIB = 2**30
 
 
-def described_topology(text: str, link: str | None = None, network: str | None = None) -> Topology:
+def read_description(path: Path) -> Topology:
+    """The machine in a TOML file: ``hosts`` (texts as below), ``name``, ``link``, ``network``, ``used``.
+
+    Raises FileFormatError if it is no TOML, or has other keys; InputError as `described_topology`.
+    """
+    wanted = 'write hosts = ["2x RTX3090, 64 GB DDR5-5600"]; name, link, network and [used] may follow'
+    try:
+        told: dict[str, Any] = tomllib.loads(read_text(path, 2**20))
+        hosts, used = told.pop("hosts"), told.pop("used", {})
+        name = told.pop("name", path.stem)
+        topology = described_topology("; ".join(hosts), used={key: str(size) for key, size in used.items()}, **told)
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError(str(path), [f"it describes no machine ({error}); {wanted}"]) from error
+    return replace(topology, name=str(name))
+
+
+def described_topology(
+    text: str, link: str | None = None, network: str | None = None, used: Mapping[str, str] | None = None
+) -> Topology:
     """The machine that a line of text describes: hosts separated by ``;``, their devices and memory by commas.
+
+    Parameters
+    ----------
+    used
+        Device or type → memory in use, which is left out; ``""`` stands for every device.
 
     Raises
     ------
@@ -62,7 +89,23 @@ def described_topology(text: str, link: str | None = None, network: str | None =
         raise InputError(f"network is {network!r}, but the machine is one host; separate hosts by ';'")
     links, routers = (links, routers) if len(devices) > 1 else ([], [])
     source = "described in words; links and RAM are assumptions until they are measured"
-    return Topology(tuple(devices), tuple(routers), tuple(links), text.strip(), source)
+    return Topology(_less(devices, used or {}), tuple(routers), tuple(links), text.strip(), source)
+
+
+def _less(devices: list[Device], used: Mapping[str, str]) -> tuple[Device, ...]:
+    """The devices without the memory that is in use already."""
+    known = {""}.union(*({device.id, device.type} for device in devices))
+    if stray := used.keys() - known:
+        raise InputError(f"used names {min(stray)!r}, which is no device; there are {', '.join(sorted(known - {''}))}")
+    left = []
+    for device in devices:
+        text = used.get(device.id, used.get(device.type, used.get("")))
+        taken = 0 if text is None else int(_quantity("used", text, "bytes", "1 GiB"))
+        if taken and taken >= (device.memory_bytes or 0):
+            raise InputError(f"used is {text} of {device.id}, which has no more; give what is in use")
+        free = replace(device, memory_bytes=(device.memory_bytes or 0) - taken) if taken else device
+        left.append(free)
+    return tuple(left)
 
 
 def _devices(host: str, prefix: str, gpus: int) -> list[Device]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.core.units import format_seconds
 from dlplacer.machines.costs.device_table import (
     CORE,
     DEVICE_TABLE,
@@ -14,6 +15,7 @@ from dlplacer.machines.costs.device_table import (
     Figure,
     is_core,
     known_type,
+    overhead_of,
     unknown_type,
 )
 from dlplacer.machines.costs.roofline import rates_of
@@ -108,14 +110,34 @@ def device_of_type(device_id: str, name: str, memory_bytes: int | None = None, m
 
 
 def given_types(text: str | None, devices: Sequence[str]) -> dict[str, str | None]:
-    """Device → the type or product that a user gives it: one for all, or one each in their order, as ``A40,A40,T4``."""
-    names = [_required(name) for name in text.split(",")] if text else [None]
-    if len(names) not in (1, len(devices)):
+    """Device → the type or product that a user gives it: one for all, one each as ``A40,T4``, or ``0-2=A40,3=T4``."""
+    if not text:
+        return dict.fromkeys(devices)
+    names = _numbered(text) if "=" in text else [_required(name) for name in text.split(",")]
+    if len(names) == 1 and "=" not in text:
+        names *= len(devices)
+    if len(names) != len(devices):
         raise InputError(
-            f"device types {text!r} are {len(names)}, for {', '.join(devices[:16]) or 'no devices'}; give one for all, "
-            "or one each in this order"
+            f"device types {text!r} do not fit {', '.join(devices[:16]) or 'a file without devices'}; give one for "
+            "all, one each in this order, or one for ranges of their numbers, as 0-2=RTX3090,3=RTX3060"
         )
-    return dict(zip(devices, names if len(names) > 1 else names * len(devices), strict=True))
+    return dict(zip(devices, names, strict=True))
+
+
+def _numbered(text: str) -> list[str]:
+    """The types of ``0-2=A40,3=T4`` by number; none if a number is missing, or given twice."""
+    found, numbers = list[tuple[int, str]](), list[int]()
+    for part in text.split(","):
+        span, _, name = part.rpartition("=")
+        first, _, last = (span or name).strip().partition("-")
+        if not first.isdigit() or not (last or first).isdigit() or len(first + last) > 8:
+            return []
+        numbers += range(int(first), int(last or first) + 1)
+        if span:
+            found += [(number, _required(name)) for number in numbers]
+            numbers = []
+    in_order = sorted(found) if not numbers else []
+    return [name for _, name in in_order] if [number for number, _ in in_order] == [*range(len(in_order))] else []
 
 
 def _required(name: str) -> str:
@@ -144,27 +166,34 @@ def with_types(topology: Topology, device_type: str | None) -> Topology:
 
 
 def import_notes(topology: Topology) -> tuple[str, ...]:
-    """Lines for whoever imports a machine: its assumptions if no type was given, and `unlimited_gpus`."""
+    """Lines for whoever imports a machine: its assumptions if no type was given, and `machine_notes`."""
     assumed = [f"{kind} is {text}" for kind, text in topology.meta.get("assumed", {}).items()]
     notes = [f"no type was given: {'; '.join(assumed)}; give the right type with --type"] if assumed else []
-    unlimited = unlimited_gpus(topology, imported=True)
-    return (*notes, *([] if unlimited is None else [unlimited]))
+    return (*notes, *machine_notes(topology, imported=True))
 
 
-def unlimited_gpus(topology: Topology, imported: bool = False) -> str | None:
-    """A warning about GPUs whose memory a topology leaves unlimited; None if there are none.
+def machine_notes(topology: Topology, imported: bool = False) -> tuple[str, ...]:
+    """Lines about types whose launch overhead is that of their kind, and about GPUs whose memory is left unlimited.
 
     A device without rates counts only if it was imported and is thus real; it may belong to an example.
     """
+    unknown = {each.type: each for each in topology.devices if each.type not in DEVICE_TABLE and rates_of(each)}
+    notes = tuple(
+        f"device type {kind!r} is not in the device table: its ops take at least "
+        f"{format_seconds(overhead_of(device).value)}, the overhead of its kind; profile the model, or give dispatch_s"
+        for kind, device in unknown.items()
+        if device.dispatch_s is None
+    )
     found = [
         device
         for device in topology.devices
         if device.memory_bytes is None and not is_core(device) and (imported or rates_of(device) is not None)
     ]
     if not found:
-        return None
+        return notes
     names = ", ".join(device.id for device in found[:4]) + (", …" if len(found) > 4 else "")
     return (
+        *notes,
         f"topology {topology.name!r} leaves the memory of {names} (type {found[0].type}) unlimited: a plan may need "
-        "more than there is; give memory_bytes, or import the machine with --type"
+        "more than there is; give memory_bytes, or import the machine with --type",
     )

@@ -22,7 +22,7 @@ from dlplacer.planning.fit.chain import ChainCosts, chain_of
 from dlplacer.planning.fit.decoder import Decoder, Serving
 from dlplacer.planning.fit.layer_flow import best_placement, is_experts
 from dlplacer.planning.fit.splits import SPLITS, Split
-from dlplacer.planning.fit.step_graph import step_graph, steps_in, units_of, usable, with_copies
+from dlplacer.planning.fit.step_graph import step_graph, steps_in, streaming, units_of, usable, with_copies
 from dlplacer.planning.fit.tensor_parallel import divided
 from dlplacer.planning.place import place
 from dlplacer.solvers.heuristics.contiguous import Floats
@@ -51,6 +51,19 @@ class Judged(Record):
     value_s: Seconds | None
     time_per_token_s: Seconds | None
     max_context: int
+
+
+@record(frozen=True)
+class Help(Record):
+    """A change, the objective with it, and by how much that is less than the fit's.
+
+    The objective is that of the better one of this placement and the best contiguous split.
+    """
+
+    change: str
+    kind: str
+    value_s: Seconds
+    gain: float
 
 
 @record(frozen=True)
@@ -99,6 +112,7 @@ class Fit(Shown, Record):
     max_context: int
     working_bytes: Bytes
     alternatives: tuple[Judged, ...] = ()
+    helps: tuple[Help, ...] = ()
     notes: tuple[str, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
 
@@ -157,6 +171,7 @@ class Fit(Shown, Record):
             "batches_in_flight": self.serving.groups,
             "devices": {share.pop("device"): share for share in shares},
             "alternatives": [{**vars(one), "fits": one.value_s is not None} for one in self.alternatives],
+            "what_would_help": [vars(one) for one in self.helps],
             "notes": list(self.notes),
         }
 
@@ -210,6 +225,7 @@ def fit(
     *,
     reserve_bytes: int = 2**30,
     whole: str = "layers",
+    stream: bool = False,
     longest: bool = False,
     last: Iterable[str] = (),
     tensor_parallel: Sequence[Sequence[str]] = (),
@@ -218,7 +234,7 @@ def fit(
     workers: int | None = None,
     seed: int = 0,
 ) -> Fit:
-    """Where the layers go, with a bound, the splits of others beside, and what binds.
+    """Where the layers go, with a bound, the splits of others beside, what binds and what would help.
 
     Parameters
     ----------
@@ -233,7 +249,8 @@ def fit(
     InfeasibleError
         If the model does not fit; says by how much.
     """
-    question = Question(decoder, topology, serving, reserve_bytes, whole, tuple(last))
+    machine = streaming(topology) if stream else topology
+    question = Question(decoder, machine, serving, reserve_bytes, whole, tuple(last))
     if longest:
         widest = replace(question, left_out=(), serving=replace(serving, context=1))
         serving = replace(serving, context=max(1, _longest_split(widest)))
@@ -262,6 +279,7 @@ def fit(
         _longest_split(question),
         question.working_bytes,
         _judged(replace(question, left_out=()), {**SPLITS, **(own or {})}),
+        _what_would_help(question, chain, placement),
         (*notes, *_notes(question, plan)),
     )
 
@@ -381,6 +399,37 @@ def _longest(question: Question, fitting: Callable[[Floats], bool]) -> int:
 def _longest_split(question: Question) -> int:
     chain = question.chain()
     return _longest(question, lambda sizes: replace(chain, sizes=sizes).best_split() is not None)
+
+
+def _what_would_help(question: Question, chain: ChainCosts, placement: list[int]) -> tuple[Help, ...]:
+    """Changes of machine and request, those that help most first."""
+    largest, found = question.largest, []
+    base_s = chain.value_s(placement, largest)
+    for text, kind, changed in _changes(question, chain):
+        split = changed.quickest(largest, placement)
+        if split is not None and base_s:
+            value_s = changed.value_s(split, largest)
+            found.append(Help(text, kind, value_s * steps_in(question.serving), 1 - value_s / base_s))
+    return tuple(sorted((one for one in found if one.gain > 0.002), key=lambda one: -one.gain))
+
+
+def _changes(question: Question, chain: ChainCosts) -> Iterable[tuple[str, str, ChainCosts]]:
+    serving = question.serving
+    for kind in dict.fromkeys(device.type for device in chain.devices):
+        mine = np.array([device.type == kind for device in chain.devices])
+        yield (
+            f"25 % more memory on {kind}",
+            "memory",
+            replace(chain, capacities=np.where(mine, 1.25, 1) * chain.capacities),
+        )
+        if len({device.type for device in chain.devices}) > 1:
+            yield f"{kind} twice as fast", "bandwidth", replace(chain, time_s=np.where(mine, 0.5, 1) * chain.time_s)
+    if len(chain.devices) > 1:
+        yield "links twice as fast", "link", replace(chain, crossing_s=chain.crossing_s / 2)
+    if serving.cache_bits > 8:
+        yield "cache in 8 bits", "cache", question.chain(cache_bits=8.0)
+    if serving.context > 1024 and serving.objective != "prefill":
+        yield f"context {serving.context // 2}", "cache", question.chain(context=serving.context // 2)
 
 
 def _binding(question: Question, chain: ChainCosts, placement: list[int], longest: bool) -> str:

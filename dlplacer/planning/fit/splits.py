@@ -1,10 +1,13 @@
 """Splits that other tools and people make, to stand beside the best one."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.op import Op
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.planning.fit.chain import ChainCosts
 
@@ -26,6 +29,45 @@ def by_counts(chain: ChainCosts, counts: Sequence[int]) -> list[int]:
         here = here if number is None else homes[number]
         placement.append(here)
     return placement
+
+
+def by_map(chain: ChainCosts, device_map: Mapping[str, Any]) -> list[int]:
+    """[op] → device by a map of accelerate: path of a module → number of a GPU, ``cpu``, or name of a device."""
+    gpus = [place for place, device in enumerate(chain.devices) if device.asynchronous]
+    rams = [place for place, device in enumerate(chain.devices) if not device.asynchronous]
+    names = {device.id: place for place, device in enumerate(chain.devices)}
+    names |= {f"{prefix}{number}": place for number, place in enumerate(gpus) for prefix in ("", "cuda:")}
+    names |= {"cpu": rams[0], "disk": rams[0]} if rams else {}
+    owners = {str(module): op for op in chain.ops for module in op.meta["modules"]}
+    placement = []
+    for op in chain.ops:
+        told = {str(device_map[path]) for path in _paths_of(op, owners, device_map)}
+        if len(told) != 1:
+            fault = f"spreads it over {' and '.join(sorted(told))}; place it whole, or give --fine parts"
+            missing = "names no device for it; name it, or a module that holds it"
+            raise InputError(f"module {str(op.module)!r}: the map {fault if told else missing}")
+        home = told.pop()
+        if home not in names:
+            raise InputError(f"the map puts {str(op.module)!r} on {home!r}; the machine has {', '.join(names)}")
+        placement.append(names[home])
+    return placement
+
+
+def _paths_of(op: Op, owners: Mapping[str, Op], device_map: Mapping[str, Any]) -> set[str]:
+    """The entries of a map that decide where an op is."""
+    inside = {path for path in device_map if next((owners[up] for up in _prefixes(path) if up in owners), None) is op}
+    modules = [str(module) for module in op.meta["modules"]]
+    # The head's norm is small, and comes first.
+    first = modules[::-1] if op.kind == "head" else modules[:1]
+    above = (up for module in first for up in _prefixes(module) if up in device_map)
+    if op.kind == "head":
+        return {*islice(above, 1)}
+    return inside or {*islice(above, 1)}
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts), -1, -1)]
 
 
 def _shared(weights: Sequence[float], layers: int) -> list[int]:

@@ -10,6 +10,8 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes
 from dlplacer.machines.costs.collectives import AlphaBeta
+from dlplacer.machines.costs.device_table import EFFICIENCY
+from dlplacer.machines.costs.links import Wiring
 from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 from dlplacer.planning.fit.decoder import Decoder, DecoderPart, Serving
 
@@ -155,3 +157,26 @@ def usable(topology: Topology, reserve_bytes: int, working_bytes: int) -> Topolo
         meta = {**device.meta, "capacity_bytes": device.memory_bytes, "working_bytes": working_bytes}
         left.append(replace(device, memory_bytes=free, meta={**meta, "reserve_bytes": reserve_bytes}))
     return replace(topology, devices=tuple(left))
+
+
+def streaming(topology: Topology) -> Topology:
+    """The machine whose weights in RAM go to a GPU in every step, over the fastest path to one, to be used there."""
+    gpus = [device for device in topology.devices if device.asynchronous]
+    if not gpus or len(gpus) == len(topology.devices):
+        raise InputError("stream needs weights in RAM and a GPU to use them; describe both, or drop stream")
+    wiring = Wiring(topology)
+
+    def streamed(device: Device) -> Device:
+        if device.asynchronous:
+            return device
+        s_per_byte, nearest = min(
+            ((wiring.channel(device.id, gpu.id).s_per_byte, gpu) for gpu in gpus), key=lambda path: path[0]
+        )
+        # Rates of links are effective ones, of which the roofline takes no share.
+        rate = 1 / s_per_byte / EFFICIENCY.value
+        slower = min(rate, device.memory_bytes_per_s or rate)
+        # Times go by type, and another RAM of the same type may be farther from a GPU.
+        kind = f"{device.type} streamed to {nearest.type} at {1e-9 / s_per_byte:.3g} GB/s"
+        return replace(device, type=kind, flops_per_s=nearest.flops_per_s, memory_bytes_per_s=slower)
+
+    return replace(topology, devices=tuple(map(streamed, topology.devices)))

@@ -14,6 +14,7 @@ from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST
 from dlplacer.frontend.torch.tracing.kernels import require_kernels
 from dlplacer.frontend.torch.tracing.step_module import set_training
 from dlplacer.planning.coarsen import coarsen, expanded_plan
+from dlplacer.planning.one_device import one_device_note
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.executor.backends import segment_backend
@@ -48,6 +49,8 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, s
     check_plan(plan)
     require_unscaled_updates(job)
     require_captured(plan)
+    if (alone := one_device_note(plan)) is not None:
+        print(f"dlplacer: {alone}", file=sys.stderr)
     names = device_names(plan, devices)
     opened = dict(zip(names, open_devices(list(names.values())), strict=True))
     try:

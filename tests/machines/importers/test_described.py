@@ -1,9 +1,11 @@
-"""Machines in words."""
+"""Machines in words, and in a TOML file."""
+
+from pathlib import Path
 
 import pytest
 
 import dlplacer as dp
-from dlplacer.core.errors import DlplacerError
+from dlplacer.core.errors import DlplacerError, FileFormatError, InputError
 
 
 def test_a_line_of_text_has_the_figures_of_the_device_table() -> None:
@@ -44,3 +46,19 @@ def test_a_number_that_cannot_be_names_its_option(option: str, value: object) ->
     with pytest.raises(DlplacerError) as raised:
         dp.new_topology(words, **{option: value})  # type: ignore[arg-type]
     assert str(raised.value).startswith(option)
+
+
+def test_a_toml_file_says_the_same_and_memory_in_use_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "box.toml"
+    path.write_text('name = "box"\nhosts = ["2x RTX3090", "RTX4090"]\nnetwork = "10gbe"\n[used]\nRTX3090 = "2 GiB"\n')
+    box = dp.new_topology(path)
+    told = dp.new_topology("2x RTX3090; RTX4090", network="10gbe", used=["RTX3090=2 GiB"])
+    assert (box.devices, box.links, box.name) == (told.devices, told.links, "box")
+    assert [device.memory_bytes for device in box.devices] == [22 * 2**30, 22 * 2**30, 24 * 2**30]
+    for text in ("hosts = 3", "[", 'hosts = ["RTX3090"]\ncolour = "red"', 'hosts = ["RTX3090"]\nused = 3'):
+        path.write_text(text)
+        with pytest.raises(FileFormatError, match="write hosts ="):
+            dp.new_topology(path)
+    for used in (["gpu7=1GiB"], ["gpu0=-1GiB"], ["24 GiB"]):
+        with pytest.raises(InputError, match="used"):
+            dp.new_topology("RTX3090, RTX4090", used=used)

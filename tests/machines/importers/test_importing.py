@@ -13,7 +13,7 @@ from dlplacer.core.topology import Device, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.machines.importers.any_format import import_topology
-from dlplacer.machines.importers.products import unlimited_gpus
+from dlplacer.machines.importers.products import machine_notes
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_a_type_brings_memory_and_rates_from_the_table(imported, given: str, kin
         for device in box.devices:
             assert (device.type, device.memory_bytes) == (kind, gib * 2**30)
             assert rates_of(device) == rates_of(Device(kind, kind))
-        assert unlimited_gpus(box) is None
+        assert machine_notes(box) == ()
 
 
 def test_a_misspelt_type_is_refused_with_the_right_one(imported) -> None:
@@ -193,3 +193,16 @@ def test_files_of_powershell_are_read(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(PCIE_BOX.encode(encoding))
     plain, other = (import_topology(tmp_path / name) for name in ("plain", "other"))
     assert (other.devices, other.links) == (plain.devices, plain.links)
+
+
+def test_types_are_given_to_ranges_of_gpus(imported) -> None:
+    box = imported(BRIDGED.replace("NV4", "PHB"), "0-1=RTX3090,2=rtx 3060,3=Tesla V100-PCIE-32GB")
+    assert [device.type for device in box.devices] == ["RTX3090", "RTX3090", "RTX3060", "V100-PCIe"]
+    for given in ("0-2=RTX3090", "0-4=RTX3090", "0-3=RTX3090,2=T4", "3-0=RTX3090", "0,x=RTX3090", "0-3=RTX3090,4"):
+        with pytest.raises(InputError, match="ranges of their numbers"):
+            imported(BRIDGED, given)
+
+
+def test_a_table_of_rocm_smi_is_refused_by_name(imported) -> None:
+    with pytest.raises(FileFormatError, match="RCCL"):
+        imported("ROCm System Management Interface\nGPU0 GPU1\n")
