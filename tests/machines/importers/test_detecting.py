@@ -1,6 +1,5 @@
 """This host, a stand-in for nvidia-smi, and links fitted to timed copies."""
 
-import random
 import re
 from pathlib import Path
 
@@ -79,19 +78,6 @@ def test_a_host_without_a_driver(nvidia_smi, monkeypatch: pytest.MonkeyPatch, tm
 )
 def test_types_of_products(product: str, device_type: str) -> None:
     assert type_of_name(product) == device_type
-
-
-def test_lines_are_recovered_from_noisy_copies() -> None:
-    draw = random.Random(1)
-    sizes = [2**power for power in range(2, 27, 2)]
-    for latency_s, rate in ((2e-6, 20e9), (15e-6, 1e9), (5e-6, 300e9)):
-        fit = fit_line({size: (latency_s + size / rate) * draw.uniform(0.98, 1.02) for size in sizes})
-        assert fit.latency_s == pytest.approx(latency_s, rel=0.05)
-        assert fit.bytes_per_s == pytest.approx(rate, rel=0.05)
-        assert fit.residual < 0.06
-    assert fit_line({4: 3e-5, 2**20: 2.9e-5, 2**26: 3.1e-5}).bytes_per_s == pytest.approx(1e15)
-    with pytest.raises(InputError, match="two sizes or more"):
-        fit_line({4: 1e-6})
 
 
 SHOWN = {4: 8e-4, 2**12: 8e-7, 2**16: 4e-4, 2**20: 8e-3, 2**24: 0.18, 2**26: 0.84}
