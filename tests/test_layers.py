@@ -47,7 +47,6 @@ INNER_ROOMS = {
         "interrupt",
         "garbage",
         "constrain",
-        "provenance",
         "one_device",
         "assemble",
         "under_dispatch",

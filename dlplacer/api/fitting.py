@@ -106,7 +106,7 @@ def fit(
 def _machine(
     machine: TopologyLike, link: str | None, network: str | None, used: Sequence[str] | Mapping[str, str]
 ) -> Topology:
-    """The topology, its file, or a name that ships; else what a line of text describes."""
+    """The topology, its file, or a name that ships; else what a line of text or a TOML file describes."""
     if isinstance(machine, str) and (
         machine.endswith(".toml") or not (Path(machine).exists() or machine in shipped_names("topologies"))
     ):

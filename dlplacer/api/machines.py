@@ -64,7 +64,7 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
     from dlplacer.machines.importers.any_format import import_topology as import_file
 
     topology = import_file(Path(path), device_type)
-    for text in import_notes(topology, device_type):
+    for text in import_notes(topology):
         note(text)
     return topology
 

@@ -22,7 +22,7 @@ from dlplacer.core.expect import brief, shown
 from dlplacer.core.options import DECISIONS
 from dlplacer.core.units import parse_quantity
 from dlplacer.machines.costs.gradient_codecs import CODECS
-from dlplacer.machines.costs.issue import ISSUES
+from dlplacer.machines.costs.roofline import ISSUES
 from dlplacer.report.plot.pictures import pictures_of
 
 LISTS = ("graphs", "topologies", "models", "methods", "devices", "targets")
@@ -266,7 +266,6 @@ entry  text  ``module:callable``, as on the command line; the module is imported
 args  any  inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference
 op  text  id of an op of the plan
 found  any  the result of `pipeline`
-held  any  constraints of the step, which hold for every copy of an op
 rewrites  names  names of the rewrites of the capture; None means the usual ones
 parts  whole>=2  number of parts of an op; None means one for each device
 on_progress  call  called with the progress of the work
@@ -291,7 +290,6 @@ autocast_on  word:cpu,cuda  -  cast the ops that this device type casts
 whole_backward  flag  -  keep a convolution's backward in one op
 colocate_backward  flag  -  hold every backward op on the device of its forward op
 granularity  text  aten|fused|module  one op for each ATen call, for each chain that runs together, or for each module
-    (module:2 cuts paths)
 dims  texts*  --dim:AXIS=N  size of an axis of an ONNX file, as batch=8 or input:0=8
 micro_batches  whole>=2  N  run the step as N micro-batches with gradient accumulation
 allow_other_loss  flag  -  accept micro-batches whose loss differs from the whole batch's
@@ -345,8 +343,8 @@ selftest.seed  whole  -  of the random plans and pauses (0)
 kind  word:auto,gpu,cpu  -  which devices (auto)
 measure  flag  -  time copies over every link, and the issue of ops
 path  read  path:FILE  the file that the other tool wrote
-import_topology.device_type  text  --type:TYPE  type of the devices, as RTX3090 or V100-32GB; of several types, as
-    0-2=RTX3090,3=RTX3060
+import_topology.device_type  text  --type:TYPE  type of the devices, as RTX3090 or V100-32GB; of several, as
+    0-2=RTX3090,3=RTX3060 or one each
 description  any  description:TEXT  the machine in words, as {_WORDS}, ";" between hosts, or a TOML file
 [machine in words]
 link  text  LINK  of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)

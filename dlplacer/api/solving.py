@@ -23,7 +23,6 @@ from dlplacer.api.subjects import (
     whole_plan_of,
 )
 from dlplacer.check import Violation
-from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect, refuse, tuple_of
 from dlplacer.core.graph import OpGraph
@@ -221,16 +220,14 @@ def pipeline(
     stages: int | None = None,
     micro_batches: int | None = None,
     schedule: str | None = None,
-    pins: Pins = (),
-    colocate: Together = (),
     calibration: Files = (),
     on_progress: Callable[[int, int], None] = silent,
     **step: Unpack[CaptureOptions],
 ) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
-    Raises InputError if an argument cannot be meant, or an op has no time on a device; InfeasibleError if no split
-    fits the memories, naming the least that the fullest stage needs.
+    Raises InputError if an argument cannot be meant, ops are pinned, or one has no time on a device;
+    InfeasibleError if no split fits the memories, naming the least that the fullest stage needs.
 
     Examples
     --------
@@ -242,7 +239,7 @@ def pipeline(
 
     made, machine = problem_of(graph, topology, calibration, step)
     return plan_pipeline(
-        held_graph(made, machine, pins, colocate),
+        made,
         machine,
         stages=stages,
         micro_batches=micro_batches,
@@ -257,7 +254,6 @@ def plan_of_pipeline(
     graph: GraphLike,
     topology: TopologyLike,
     *,
-    held: Constraints | None = None,
     calibration: Files = (),
 ) -> Plan:
     """The plan that runs a pipeline.
@@ -272,18 +268,17 @@ def plan_of_pipeline(
     True
     """
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-    from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline, with_copies_held
+    from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline
 
     expect("", "found", found, PipelinePlan, "the result of dp.pipeline")
-    expect("", "held", held, (Constraints, type(None)), "dp.Constraints or None")
     made, machine = problem_of(graph, topology, calibration)
-    return placed_pipeline(found, with_copies_held(made, held or Constraints()), machine)
+    return placed_pipeline(found, made, machine)
 
 
 def problem_of(
     graph: GraphLike, topology: TopologyLike, calibration: Files = (), step: Mapping[str, Any] | None = None
 ) -> tuple[OpGraph, Topology]:
-    """Graph and machine, with the measured times of calibration files; warns with the share that these cover."""
+    """Graph and machine, with the measured times of calibration files; warns with the ops that these cover."""
     made, machine = graph_of(graph, step=step), machine_of(topology)
     if not calibration:
         return made, machine
@@ -293,13 +288,10 @@ def problem_of(
     made = with_times(made, machine)
     for path in calibration:
         found = read_calibration(Path(path))
-        made, coverage = with_calibrated_times(made, found)
+        made, known = with_calibrated_times(made, found)
         machine = with_calibrated_links(machine, found)
-        share = coverage.known_time_s / coverage.time_s if coverage.time_s else 0.0
-        note(
-            f"{path}: measured times for {coverage.known_ops} of {coverage.ops} ops on {found.device_type}, "
-            f"{100 * share:.1f} % of the serial time; the rest by roofline"
-        )
+        ops = sum(bool(op.attrs) for op in made.ops)
+        note(f"{path}: measured times for {known} of {ops} ops on {found.device_type}; the rest by roofline")
     return made, machine
 
 
@@ -359,8 +351,8 @@ def what_would_help(
 ) -> "WhatWouldHelp":
     """The step with one thing changed, for every change that may bring something, found by solving again.
 
-    Looked at: links twice as fast, one more device of each type, a quarter more memory, each of the ten longest ops
-    twice as fast, other granularities.
+    Looked at: links twice as fast, one more device of each type, a quarter more memory, each of the three longest ops
+    twice as fast.
 
     Examples
     --------

@@ -16,7 +16,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import load_graph, load_plan, load_topology
-from dlplacer.machines.importers.products import notes_on
+from dlplacer.machines.importers.products import machine_notes
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
@@ -84,7 +84,7 @@ def topology_of(value: TopologyLike, name: str = "topology") -> Topology:
 def machine_of(value: TopologyLike, name: str = "topology") -> Topology:
     """As `topology_of`, for a machine to plan for: warns of unlimited memory and assumed overheads."""
     topology = topology_of(value, name)
-    for text in notes_on(topology):
+    for text in machine_notes(topology):
         note(text)
     return topology
 

@@ -339,14 +339,13 @@ def listed(given: Given) -> int:
 
 def pipeline(given: Given) -> int:
     """Plan the pipeline, compare it with op placement, and print both."""
-    from dlplacer.api.solving import held_graph, problem_of
+    from dlplacer.api.solving import problem_of
     from dlplacer.planning.pipeline.schedules import write_csv
 
     calibration = given.calibration or ()
     step = {name: given[name] for name in CaptureOptions.__annotations__ if name in given}
     with progress("capturing"):
         graph, machine = problem_of(given.graph, given.topology, calibration, step)
-    graph = held_graph(graph, machine, given.pins or (), given.colocate or ())
     asked = {name: given[name] for name in ("stages", "micro_batches", "schedule") if name in given}
     with progress(given.spec.doing) as told:
         plan = dp.pipeline(graph, machine, **asked, on_progress=told)
@@ -356,7 +355,7 @@ def pipeline(given: Given) -> int:
     if given.plan_file is not None:
         count = plan.micro_batches if plan.micro_batches > 1 else None
         cut = dp.capture(given.graph, **step, allow_other_loss=bool(given.allow_other_loss), micro_batches=count)
-        made = dp.plan_of_pipeline(plan, cut, given.topology, held=graph.constraints, calibration=calibration)
+        made = dp.plan_of_pipeline(plan, cut, given.topology, calibration=calibration)
         made.save(given.plan_file)
     told_written(given.plan_file)
     placed, extra, limit_s = None, [], given.get("time_limit_s", 10.0)

@@ -86,17 +86,12 @@ class RunError(DlplacerError):
 class InternalError(DlplacerError):
     """dlplacer contradicts itself, for example a lower bound above a checked plan's makespan.
 
-    `evidence`: the contradicting values as plain data. `problem_file` keeps the problem and the evidence for a report.
+    `evidence`: the contradicting values as plain data.
     """
 
     def __init__(self, message: str, **evidence: Any) -> None:
         self.evidence = evidence
-        self.problem_file: str | None = None
         super().__init__(message)
-
-    def __str__(self) -> str:
-        kept = "" if self.problem_file is None else f"; the problem is kept in {self.problem_file}, attach it"
-        return super().__str__() + kept
 
 
 def first_line(error: BaseException) -> str:

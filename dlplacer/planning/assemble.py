@@ -1,17 +1,31 @@
-"""A schedule in ticks becomes a plan in seconds.
+"""A schedule in ticks becomes a plan in seconds, with its provenance.
 
 Ticks only decide placement and order. Start times are computed anew in seconds, every op as early as that placement
 and order allow, so that a plan is exact even where ticks are rounded.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import hashlib
+import json
+import platform
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
+from functools import cache
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
-from dlplacer.core.errors import InternalError
+from dlplacer.core.errors import InputError, InternalError
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import OBJECTIVES
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.core.topology import Topology
+from dlplacer.core.version import __version__
+from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.plan_file import plan_to_dict
+from dlplacer.files.text import write_json
+from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.loads import Loads, period_s
@@ -210,3 +224,64 @@ def _first_plan_s(problem: Problem) -> float | None:
         return min(sum(op.time_on(kind) or 0.0 for op in problem.graph.ops) for kind in homes)
     found = next(schedules_by("list", problem), None)
     return None if found is None else _makespan_s(problem, *in_seconds(problem, found))
+
+
+def provenance_of(problem: Problem, **choices: float) -> dict[str, Any]:
+    """Versions, the choices given here, and hashes of graph and topology, for a plan."""
+    from importlib.metadata import version
+
+    return {
+        "dlplacer": __version__,
+        "ortools": version("ortools"),
+        "python": platform.python_version(),
+        **choices,
+        **digests(problem),
+    }
+
+
+def digests(problem: Problem) -> dict[str, str]:
+    """Hashes of graph and topology, computed once for a problem."""
+    if digests not in problem.derived:
+        problem.derived[digests] = {
+            "graph_sha256": _digest(problem.graph),
+            "topology_sha256": _digest(problem.topology),
+        }
+    return problem.derived[digests]  # type: ignore[no-any-return]
+
+
+def _digest(value: OpGraph | Topology) -> str:
+    """The hash of all that a graph or topology holds."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=_held_by).encode()).hexdigest()
+
+
+def _held_by(value: Any) -> Any:
+    """The fields of a dataclass, or the entries of a mapping, as JSON knows them."""
+    return dict(value) if isinstance(value, Mapping) else _fields_of(value.__class__)(value)
+
+
+@cache
+def _fields_of(kind: type) -> Callable[[Any], Any]:
+    return attrgetter(*(each.name for each in fields(kind)))
+
+
+@contextmanager
+def problem_kept(problem: Problem) -> Iterator[None]:
+    """Have an `InternalError` inside name a file with the problem and the evidence, which a user can attach."""
+    try:
+        yield
+    except InternalError as error:
+        value = {
+            "format": "dlplacer.contradiction/1",
+            "dlplacer": __version__,
+            "message": str(error),
+            "evidence": error.evidence,
+            "options": problem.options.to_dict(),
+            "topology": topology_to_dict(problem.topology),
+            "graph": graph_to_dict(problem.graph),
+        }
+        for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+            path = folder / f"dlplacer-contradiction-{digests(problem)['graph_sha256'][:8]}.json"
+            with suppress(OSError, InputError):
+                write_json(path, value)
+                raise InternalError(f"{error}; the problem is kept in {path}, attach it", **error.evidence) from error
+        raise

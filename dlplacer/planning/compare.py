@@ -9,7 +9,7 @@ from typing import Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, InternalError, NoPlanError
-from dlplacer.core.expect import expect, printable
+from dlplacer.core.expect import printable
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
@@ -18,11 +18,10 @@ from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.machines.cores import usable_cores
-from dlplacer.machines.costs.issue import with_issue
+from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.planning.assemble import contradicts
 from dlplacer.planning.one_device import single_device_s
 from dlplacer.planning.place import prepared, solved
-from dlplacer.planning.provenance import saving_problem
 from dlplacer.solvers.heuristics.min_cut import available
 from dlplacer.solvers.instance.schedule import Budget, Progress
 from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, compared
@@ -83,14 +82,12 @@ class Comparison(Shown):
 
     def speedup(self, row: MethodResult) -> float | None:
         """Best single device ÷ makespan; None where one of them is missing, or the plan takes no time."""
-        expect("comparison", "row", row, MethodResult, "one of its rows")
         if self.single_device_s is None or not row.makespan_s:
             return None
         return self.single_device_s / row.makespan_s
 
     def gap(self, row: MethodResult) -> float | None:
         """(makespan − lower bound) ÷ makespan; None without a plan."""
-        expect("comparison", "row", row, MethodResult, "one of its rows")
         if row.makespan_s is None:
             return None
         return max(0.0, 1 - self.lower_bound_s / row.makespan_s) if row.makespan_s else 0.0
@@ -110,7 +107,6 @@ class Comparison(Shown):
         return {"methods": self.table.records}
 
 
-@saving_problem
 def compare(
     graph: OpGraph,
     topology: Topology,
@@ -139,10 +135,8 @@ def compare(
         If no plan can exist; names the constraint to blame.
     """
     chosen = tuple(METHODS if methods is None else dict.fromkeys(methods))
-    if unknown := [method for method in chosen if method not in METHODS]:
+    if unknown := [method for method in chosen or ("",) if method not in METHODS]:
         raise InputError(f"there is no method {unknown[0]!r}; use some of {', '.join(METHODS)}")
-    if not chosen:
-        raise InputError(f"no method is chosen; use some of {', '.join(METHODS)}")
     (options or Options()).require_makespan("compare")
     if not 0 < time_limit_s < math.inf:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")

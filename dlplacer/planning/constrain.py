@@ -1,17 +1,16 @@
 """Pins and colocation as a user writes them, by op, module or glob, as constraints of a graph."""
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import unknown
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 
 _GLOB = "*?["
-_SIMILAR = 3
 
 
 def constrained(
@@ -43,12 +42,7 @@ def constrained(
     known = [] if topology is None else list(dict.fromkeys((*topology.device_index, *topology.device_types)))
     for pattern, device in pairs:
         if device not in known:
-            near = difflib.get_close_matches(device, known, 1)
-            meant = f", the nearest is {near[0]!r}" if near else ""
-            raise InputError(
-                f"pin {pattern!r}: there is no device {device!r}{meant}; the topology has devices and types "
-                f"{', '.join(known)}"
-            )
+            raise unknown("device", device, known, f"pin {pattern!r}: the topology")
         pinned = dict.fromkeys(matching(graph, pattern), device)
         try:
             added = added.added(Constraints(pinned))
@@ -77,7 +71,8 @@ def matching(graph: OpGraph, pattern: str) -> tuple[str, ...]:
             op.id for op in graph.ops if any(fnmatchcase(name, pattern) for name in (op.id, *_paths(op.module)))
         )
     if not found:
-        raise InputError(f"no op and no module is called {pattern!r}{_nearest(graph, pattern)}")
+        modules = dict.fromkeys(path for op in graph.ops for path in _paths(op.module))
+        raise unknown("op or module", pattern, (*graph.index, *modules), f"graph {graph.name!r}")
     return found
 
 
@@ -115,15 +110,3 @@ def _paths(module: str | None) -> Iterator[str]:
     """The path of a module and of all that hold it."""
     parts = (module or "").split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1) if module)
-
-
-def _nearest(graph: OpGraph, pattern: str) -> str:
-    names = dict.fromkeys(
-        (*graph.index, *(path for module in dict.fromkeys(op.module for op in graph.ops) for path in _paths(module)))
-    )
-    lower = {name.lower(): name for name in names}
-    near = [lower[name] for name in difflib.get_close_matches(pattern.lower(), lower, _SIMILAR)]
-    near += [name for name in names if pattern.strip(_GLOB).lower() in name.lower() and name not in near]
-    if near:
-        return f"; the nearest are {', '.join(map(repr, near[:_SIMILAR]))}"
-    return f"; names are such as {', '.join(map(repr, list(names)[:_SIMILAR]))}"

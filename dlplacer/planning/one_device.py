@@ -10,7 +10,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_seconds
-from dlplacer.machines.costs.issue import with_issue
+from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.problem.problem import Problem, build_problem
@@ -22,8 +22,7 @@ from dlplacer.solvers.instance.schedule import ProblemSchedule
 
 _SAME = 1e-6
 _NOISE = 0.05
-"""Share of a step by which planned steps of short ops are off: two threads were planned 5 to 8 % ahead of one, and took
-3 to 4 % longer."""
+"""Share of a step by which planned steps of short ops are off."""
 
 
 def single_device_s(problem: Problem) -> float | None:

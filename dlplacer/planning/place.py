@@ -16,14 +16,13 @@ from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.machines.cores import usable_cores
-from dlplacer.machines.costs.issue import with_issue
+from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.assemble import rescaled, with_fine_ticks
+from dlplacer.planning.assemble import digests, problem_kept, provenance_of, rescaled, with_fine_ticks
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.garbage import fewer_collections
 from dlplacer.planning.interrupt import plan_or_interrupt
 from dlplacer.planning.one_device import single_device_s
-from dlplacer.planning.provenance import digests, provenance_of, saving_problem
 from dlplacer.planning.under_dispatch import best_plan
 from dlplacer.planning.warm_start import WarmStart
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
@@ -48,7 +47,6 @@ _FINISH_FACTOR, _FINISH_SHARE = 2.0, 0.5
 
 
 @fewer_collections()
-@saving_problem
 def place(
     graph: OpGraph,
     topology: Topology,
@@ -173,7 +171,7 @@ def solved(
         on_progress(Progress(found_s, float(bound * tick_s), now() - began))
 
     budget = replace(budget, deadline=began + time_limit_s - finish_s, report=report)
-    with plan_or_interrupt(budget.stop):
+    with plan_or_interrupt(budget.stop), problem_kept(problem):
         plan = _checked(problem, method, budget, time_limit_s, warm_start)
         may_again = method == DEFAULT_METHOD and problem.options.objective == "makespan"
         while may_again and budget.left_s and (finer := rescaled(problem, plan)) is not None:
@@ -230,9 +228,7 @@ def _require_arguments(
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     if not 0 <= gap < 1:
         raise InputError(f"gap is {gap:g}; it must be at least 0 and below 1 (0.01 is one percent)")
-    if workers is not None and workers < 1:
-        raise InputError(f"workers is {workers}; it must be at least 1")
-    if workers is not None and workers > _MOST_WORKERS:
-        raise InputError(f"workers is {workers}; at most {_MOST_WORKERS} threads are of use to the solver")
+    if workers is not None and not 1 <= workers <= _MOST_WORKERS:
+        raise InputError(f"workers is {workers}; it must be at least 1 and at most {_MOST_WORKERS}")
     if warm_start is not None and method != DEFAULT_METHOD:
         raise InputError(f"a warm start is for method {DEFAULT_METHOD!r}, which improves it; {method!r} takes none")

@@ -2,9 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import inf
 from typing import Any
 
 from dlplacer.check import violations
@@ -12,44 +10,16 @@ from dlplacer.core.errors import DlplacerError
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
-from dlplacer.planning.assemble import assemble, plan_of
+from dlplacer.planning.assemble import plan_of
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import admission
-from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, ProblemSchedule, keeps_blocks_and_memory
+from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.schedule import Incumbent, Outcome, keeps_blocks_and_memory
 
 
-@dataclass(frozen=True)
-class MappedPlacement:
-    """A placement of a problem's ops that follows a plan.
-
-    Attributes
-    ----------
-    device
-        [op] → position of its device; one that the op may use, and one for a colocation group.
-    known, moved, followed
-        Ops on the plan's device; ops on another one, as their allowed devices or their group require; ops that the plan
-        lacks, which follow their neighbours.
-    """
-
-    device: tuple[int, ...]
-    known: int
-    moved: int
-    followed: int
-
-    def __str__(self) -> str:
-        text = f"{self.known} of {len(self.device)} ops where the plan has them"
-        if self.moved:
-            text += f", {self.moved} where pins, groups or devices let them"
-        if self.followed:
-            text += f", {self.followed} that it does not have with their neighbours"
-        return text
-
-
-def placement_from(plan: Plan, problem: Problem) -> MappedPlacement:
-    """The placement of a problem's ops that follows a plan.
+def placement_from(plan: Plan, problem: Problem) -> tuple[tuple[int, ...], str]:
+    """The placement of a problem's ops that follows a plan, [op] → position of its device; and a text on how far.
 
     An op goes to the plan's device for the op of the same id, for an op made from it, or for an op it was made from. A
     colocation group goes to the device with most of its work. An op that the plan lacks goes to a device of its
@@ -76,7 +46,12 @@ def placement_from(plan: Plan, problem: Problem) -> MappedPlacement:
     found = tuple(device[op] for op in range(problem.op_count))
     known = sum(choice == here for choice, here in zip(wanted, found, strict=True))
     followed = sum(choice is None for choice in wanted)
-    return MappedPlacement(found, known, problem.op_count - known - followed, followed)
+    text = f"{known} of {len(found)} ops where the plan has them"
+    if moved := len(found) - known - followed:
+        text += f", {moved} where pins, groups or devices let them"
+    if followed:
+        text += f", {followed} that it does not have with their neighbours"
+    return found, text
 
 
 def _wanted(plan: Plan, problem: Problem) -> Iterator[int | None]:
@@ -134,23 +109,23 @@ class WarmStart:
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
         self.problem, self.plan = problem, plan
-        self.placement = placement_from(plan, problem)
+        self.placement, self.followed = placement_from(plan, problem)
         self.note = "the solve did not begin"
 
     def begin(self, instance: Instance, incumbent: Incumbent) -> None:
         """Offer the plan's placement, in its order, to an empty incumbent."""
         order = _ordered(self.problem, self.plan, [[end for end, _ in arcs] for arcs in instance.predecessors])
         # The barrier, if there is one, runs anywhere.
-        device = [*self.placement.device, *[0] * (instance.op_count - self.problem.op_count)]
+        device = [*self.placement, *[0] * (instance.op_count - self.problem.op_count)]
         schedule = in_sequence(instance, device, order)
         if schedule is None or not keeps_blocks_and_memory(instance, schedule) or not incumbent.offer(schedule):
-            self.note = f"not used: {self.placement}, but {self._without_route() or 'it does not keep the memory'}"
+            self.note = f"not used: {self.followed}, but {self._without_route() or 'it does not keep the memory'}"
             return
         plan, problem = self.plan, self.problem
         same = (plan.graph, plan.topology, plan.options) == (problem.graph, problem.topology, problem.options)
         bound_s = plan.lower_bound_s if same else 0.0
         stated = f"; its lower bound, {format_seconds(bound_s)} as it states, is not believed" if bound_s else ""
-        self.note = f"{self.placement}{stated}"
+        self.note = f"{self.followed}{stated}"
 
     def if_better(
         self, found: Plan | None, outcome: Outcome, method: str, provenance: Mapping[str, Any]
@@ -171,40 +146,23 @@ class WarmStart:
         """Ops and transfers of the plan, and those of its order replayed; either may break a rule of the problem."""
         devices = self.problem.topology.device_index
         if self.plan.scheduled.keys() == self.problem.graph.index.keys() and all(
-            devices.get(entry.device) == self.placement.device[self.problem.graph.index[entry.op]]
-            for entry in self.plan.ops
+            devices.get(entry.device) == self.placement[self.problem.graph.index[entry.op]] for entry in self.plan.ops
         ):
             yield self.plan.ops, self.plan.transfers
         if self._without_route():
             return
         reads = [[arc.source for arc in arcs] for arcs in self.problem.arcs_into]
-        yield replay(self.problem, self.placement.device, _ordered(self.problem, self.plan, reads))
+        yield replay(self.problem, self.placement, _ordered(self.problem, self.plan, reads))
 
     def _without_route(self) -> str:
         """A pair of ops that no route joins where the plan has them, as a text; empty if there is none."""
         ops, devices = self.problem.graph.ops, self.problem.topology.devices
         for arc in self.problem.arcs:
-            here, there = (self.placement.device[end] for end in (arc.source, arc.target))
+            here, there = (self.placement[end] for end in (arc.source, arc.target))
             if self.problem.delay[arc.size][here][there] is None:
                 ends = f"{devices[here].id!r} and {devices[there].id!r}"
                 return f"no route joins {ends}, where it has {ops[arc.source].id!r} and {ops[arc.target].id!r}"
         return ""
-
-
-def followed(problem: Problem, plan: Plan) -> Plan | None:
-    """The plan of a problem that keeps another plan's placement and order as far as they are possible, without search.
-
-    Its bound is 0. None where the memory does not allow it.
-    """
-    instance = build_instance(problem)
-    incumbent = Incumbent(Budget(inf), admission(problem, instance))
-    warm = WarmStart(problem, plan)
-    warm.begin(instance, incumbent)
-    nothing, found = Outcome(None, 0), None
-    if incumbent.best is not None:
-        schedule = ProblemSchedule.of(problem, instance, incumbent.best)
-        found = assemble(problem, nothing, schedule, plan.method, 0.0, {})
-    return warm.if_better(found, nothing, plan.method, {})
 
 
 def _ordered(problem: Problem, plan: Plan, reads: Sequence[Sequence[int]]) -> list[int]:

@@ -73,7 +73,7 @@ HYBRID = ["hybrid", "inception_v3-train", "dgx1-v100-2gpu", "--devices", "2"]
             "there is no plan file 'plan.json'; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one",
         ),
         (["solv"], "argument COMMAND: invalid choice: 'solv'"),
-        ([*INFER, "--pin", "Mixed_5z=cpu0"], "called 'Mixed_5z'; the nearest are 'Mixed_5d', 'Mixed_5c', 'Mixed_5b'"),
+        ([*INFER, "--pin", "Mixed_5z=cpu0"], "no op or module 'Mixed_5z'; it has 'Mixed_5d', 'Mixed_5c', 'Mixed_5b'"),
         ([*INFER, "--device-type", "V100"], "unrecognized arguments: --device-type V100"),
         ([*HYBRID, "--speedup", "2=0"], "argument --speedup: 0 is given for 2 devices; it must be positive"),
         ([*INFER, "--split", "--pin", "x=cpu0"], "--pin does not go together with --split"),

@@ -77,13 +77,13 @@ def _classifier(module: nn.Module, *inputs: torch.Tensor, classes: int) -> Job:
     return Job(module, inputs, (torch.randint(classes, (len(inputs[0]),)),), functional.cross_entropy)
 
 
-def _gpt(autocast: str | None = None) -> Job:
+def _gpt() -> Job:
     text = torch.randint(64, (4, 8))
 
     def loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(logits, wanted.flatten())
 
-    return Job(Gpt(), (text,), (torch.randint(64, (4, 8)),), loss, autocast=autocast)
+    return Job(Gpt(), (text,), (torch.randint(64, (4, 8)),), loss)
 
 
 ZOO: dict[str, Callable[[], Job]] = {
@@ -95,5 +95,4 @@ ZOO: dict[str, Callable[[], Job]] = {
     "mixed dtypes": lambda: _classifier(MixedDtypes(), torch.randn(4, 32), classes=32),
     "siamese": lambda: _classifier(Siamese(), torch.randn(4, 16), torch.randn(4, 16), classes=8),
     "frozen": _frozen,
-    "autocast": lambda: _gpt("bfloat16"),
 }

@@ -39,9 +39,8 @@ def planned(job: Job) -> GroupPlan:
 
 
 def loss_of(model: nn.Module, job: Job) -> torch.Tensor:
-    with torch.autocast("cpu", torch.bfloat16, enabled=job.autocast is not None):
-        assert job.loss is not None
-        loss = job.loss(model(*job.args), *job.targets)
+    assert job.loss is not None
+    loss = job.loss(model(*job.args), *job.targets)
     assert isinstance(loss, torch.Tensor)
     return loss
 
@@ -136,7 +135,7 @@ def assert_planned(*names: str) -> None:
             (messages, ddp_error), (gathers, fsdp_error) = found["ddp"], found["fsdp"]
             assert messages == found["planned"], name
             assert gathers == found["units"], name
-            tolerance = 0.02 if name in ("autocast", "mixed dtypes") else 1e-4
+            tolerance = 0.02 if name == "mixed dtypes" else 1e-4
             assert ddp_error <= tolerance, name
             assert fsdp_error <= tolerance, name
         several = [name for name, found in outcome.items() if len(found["planned"]) > 1 and len(found["units"]) > 1]
@@ -145,8 +144,3 @@ def assert_planned(*names: str) -> None:
 
 def test_tied_unused_and_frozen_parameters_and_two_dtypes() -> None:
     assert_planned(*SPECIAL)
-
-
-@pytest.mark.slow
-def test_models_of_other_kinds() -> None:
-    assert_planned(*(name for name in ZOO if name not in SPECIAL))

@@ -50,10 +50,6 @@ def test_bytes_equal_messages_counted_one_by_one() -> None:
     assert sent_bytes("none/all-reduce", elements, ranks) == pytest.approx(2 * (ranks - 1) * chunk * 4)
     assert sent_bytes("ternary/all-gather", elements, ranks) == pytest.approx((ranks - 1) * elements * 2 / 8)
     assert sent_bytes("ternary/sums", elements, ranks) == pytest.approx((ranks - 1) * chunk * (2 + 4) / 8)
-    # A worker pushes its whole gradient to the servers, none of which is a worker; what it pulls others send.
-    assert sent_bytes("none/servers", elements, ranks) == pytest.approx(elements * 4)
-    assert sent_bytes("fp16/servers", elements, ranks) == pytest.approx(elements * 2)
-    assert sent_bytes("ternary/servers", elements, ranks) == pytest.approx(elements * 2 / 8)
 
 
 def test_performance_model_by_hand() -> None:
@@ -67,4 +63,4 @@ def test_performance_model_by_hand() -> None:
 
 
 def test_the_planner_takes_the_noise_of_the_closed_form() -> None:
-    assert CODECS["ternary"].noise == pytest.approx(1 + gaussian_noise(2.5).added_variance, abs=5e-4)
+    assert CODECS["ternary"] == pytest.approx(1 + gaussian_noise(2.5).added_variance, abs=5e-4)

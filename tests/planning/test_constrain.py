@@ -53,11 +53,11 @@ def test_a_pattern_means(pattern: str, ops: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("pins", "colocate", "message"),
     [
-        ({"encodr": "d0"}, (), "no op and no module is called 'encodr'; the nearest are 'encoder'"),
-        ({"conv": "d7"}, (), "there is no device 'd7'; the topology has devices and types d0, d1, device"),
+        ({"encodr": "d0"}, (), "has no op or module 'encodr'; it has 'encoder'"),
+        ({"conv": "d7"}, (), "the topology has no device 'd7'; it has 'd0', 'd1'"),
         ({"conv": "d0", "c?nv": "d1"}, (), "pin 'c?nv' = 'd1': op 'conv' is pinned to 'd0' and to 'd1'"),
         ({}, ["conv"], "colocation 'conv' means one op alone; name two or more"),
-        ({}, ["head,nothing"], "no op and no module is called 'nothing'"),
+        ({}, ["head,nothing"], "has no op or module 'nothing'"),
     ],
 )
 def test_what_cannot_be_is_told(pins: dict[str, str], colocate: list[str], message: str) -> None:

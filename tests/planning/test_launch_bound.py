@@ -8,7 +8,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.files.load import load_topology
-from dlplacer.machines.costs.issue import with_issue
+from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.planning.one_device import launch_note, one_device_note, one_device_s
 from dlplacer.planning.place import place
 

@@ -14,11 +14,3 @@ def test_a_name_that_cannot_be_left_out_is_refused_with_those_that_can(capsys: p
         place(graph, topology, options, without=["windos"])
     assert main(["solve", "inception_v3-infer", "dgx1-v100-2gpu", "--without", "segments,winds"]) == 2
     assert "'winds'" in capsys.readouterr().err
-
-
-def test_a_phase_may_be_left_out() -> None:
-    graph, topology, options = random_step(4, 4)
-    whole = place(graph, topology, options, time_limit_s=5).plan
-    found = place(graph, topology, options, time_limit_s=5, without=["exact model"]).plan
-    assert found.lower_bound_s <= found.makespan_s
-    assert whole.makespan_s <= found.makespan_s

@@ -7,14 +7,11 @@ import pytest
 from solvers.helpers import make_graph, make_machine
 
 from dlplacer.core.errors import InternalError
-from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
-from dlplacer.core.topology import Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.files.plan_file import read_plan
-from dlplacer.planning.assemble import plan_of
+from dlplacer.planning.assemble import plan_of, problem_kept
 from dlplacer.planning.place import place
-from dlplacer.planning.provenance import saving_problem
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.instance.schedule import Outcome
@@ -22,21 +19,16 @@ from dlplacer.solvers.instance.schedule import Outcome
 GRAPH, MACHINE = make_graph({"a": 2, "b": 3}, [("a", "b", 1)]), make_machine(2)
 
 
-@saving_problem
-def contradicted(graph: OpGraph, topology: Topology, options: Options | None = None) -> None:
-    """A bound of a tick more than the step of 5 s."""
-    problem = build_problem(graph, topology, options or Options())
-    ops, transfers = replay(problem, [0, 0], [0, 1])
-    bound = int(5 / problem.tick_s) + 1
-    plan_of(problem, ops, transfers, Outcome(None, bound), "ilp", 0.0, {})
-
-
 def test_a_plan_below_a_bound_keeps_problem_bound_and_plan_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InternalError) as raised:
-        contradicted(GRAPH, MACHINE, options=Options.paper())
+    problem = build_problem(GRAPH, MACHINE, Options.paper())
+    ops, transfers = replay(problem, [0, 0], [0, 1])
+    # A bound of a tick more than the step of 5 s.
+    outcome = Outcome(None, int(5 / problem.tick_s) + 1)
+    with pytest.raises(InternalError) as raised, problem_kept(problem):
+        plan_of(problem, ops, transfers, outcome, "ilp", 0.0, {})
     (kept,) = tmp_path.glob("*.json")
     assert str(kept) in str(raised.value)
     value = json.loads(kept.read_text())

@@ -125,14 +125,6 @@ def test_a_plan_that_no_longer_fits_is_not_used_and_says_so() -> None:
     assert found.provenance["warm_start"].endswith("it does not keep the memory")
 
 
-def test_pins_beat_the_warm_start() -> None:
-    graph, topology = make_graph({"a": 1, "b": 1}, [("a", "b", 1)]), make_machine(2)
-    warm = _solved(graph, topology, 60, pins={"a": "d0", "b": "d0"})
-    found = _solved(graph, topology, 60, pins={"b": "d1"}, warm_start=warm)
-    assert found.placement["b"] == "d1"
-    assert found.makespan_s == 2
-
-
 @pytest.mark.parametrize("name", ["rename_op", "drop_op", "move_op", "shift_everything", "drop_transfer", "reroute"])
 def test_a_plan_that_breaks_its_own_rules_is_no_warm_start(name: str) -> None:
     plan, refused = next(one for one in right_plans(range(40)) if len(one.transfers) > 1), 0

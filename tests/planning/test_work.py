@@ -5,10 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from dlplacer.cli.main import main
-from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.planning.place import place
@@ -30,8 +27,3 @@ def test_issue_costs_are_searched_for_the_same_work() -> None:
     topology: Topology = load_topology("mixed-2gpu")
     plans = [place(load_graph("inception_v3-infer"), topology, work_s=0.3, issue="eager").plan for _ in range(2)]
     assert plans[0] == plans[1]
-
-
-def test_no_work_is_refused() -> None:
-    with pytest.raises(InputError, match="must be positive"):
-        place(load_graph("inception_v3-infer"), load_topology("mixed-2gpu"), work_s=0.0)

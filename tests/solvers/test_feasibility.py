@@ -26,8 +26,8 @@ def _two_islands() -> Topology:
 def test_an_op_larger_than_every_device() -> None:
     graph = make_graph({"conv1": 1}, weight_bytes={"conv1": 13_314_398_618})
     assert _reason(graph, make_machine(2, memory=8 * 2**30)) == (
-        "op 'conv1' needs 12.4 GiB; the largest device 'd0' has 8 GiB; use a larger topology, a smaller batch, or split "
-        "the op"
+        "op 'conv1' needs 12.4 GiB; the largest device 'd0' has 8 GiB; use a larger topology, a smaller batch, or "
+        "split the op"
     )
 
 

@@ -12,8 +12,7 @@ from dlplacer.data_parallel.groups.captured_chain import ParameterUses, gradient
 from dlplacer.data_parallel.groups.ddp_buckets import DdpBucket, PlannedBuckets, caps_mb, plan_buckets
 from dlplacer.data_parallel.groups.layer_chain import best_groups, makespan_s
 from dlplacer.machines.costs.collectives import AlphaBeta
-from dlplacer.machines.costs.collectives_on_links import MachineCosts
-from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.machines.costs.links import MachineCosts, Wiring
 from dlplacer.machines.costs.roofline_times import with_times
 
 if TYPE_CHECKING:

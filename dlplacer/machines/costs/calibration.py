@@ -7,7 +7,7 @@ model does not matter. An op that was never measured takes its roofline time, at
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -17,9 +17,10 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op, TensorSpec
 from dlplacer.core.record import BytesPerSecond, Name, Number, Record, Seconds, record
 from dlplacer.core.topology import Topology
-from dlplacer.files.fields import FileModel, Table, load_model, plain
+from dlplacer.files.fields import FileModel, Table, load_model
 from dlplacer.files.text import write_json
 
+KIND, VERSION = "calibration", 1
 _SMALL_BYTES = 2**16
 """An op that moves no more than this spends its time on being called."""
 
@@ -40,34 +41,25 @@ class CopyLine(Record):
     bytes_per_s: BytesPerSecond
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """The measured times of one device type.
+class Calibration(FileModel):
+    """The measured times of one device type, as its file has them.
 
     Attributes
     ----------
     overhead_s
         Seconds of an op that moves almost no data.
-    entries
+    ops
         Signature of an op (`signature`) → its time.
     """
 
-    device_type: str
-    versions: Mapping[str, str]
-    overhead_s: float
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    format: str = f"dlplacer.{KIND}/{VERSION}"
+    device_type: Name
+    versions: dict[str, str]
+    overhead_s: Seconds
     copy_line: CopyLine | None = None
-    dispatch_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """The number of ops with measured times, and their serial time, beside those of all ops."""
-
-    ops: int
-    known_ops: int
-    time_s: float
-    known_time_s: float
+    dispatch_s: Seconds | None = None
+    ops: dict[str, Entry]
+    meta: Table
 
 
 def signature(graph: OpGraph, op: Op) -> str:
@@ -87,16 +79,14 @@ def calibration_of(
 ) -> Calibration:
     """The calibration that one profile of a graph gives: the median over ops of one signature."""
     found: dict[str, list[float]] = defaultdict(list)
-    small = []
     for op in graph.ops:
         if op.attrs:
             found[signature(graph, op)].append(times_s[op.id])
-            if op.bytes_accessed <= _SMALL_BYTES and not op.flops:
-                small.append(times_s[op.id])
+    small = [times_s[op.id] for op in graph.ops if op.attrs and op.bytes_accessed <= _SMALL_BYTES and not op.flops]
     entries = {name: Entry(median(times), len(times)) for name, times in found.items()}
     # The call itself is all that an op of a few bytes costs; without such ops the shortest op bounds it from above.
     overhead_s = median(small) if small else min((entry.time_s for entry in entries.values()), default=0.0)
-    return Calibration(device_type, dict(versions), overhead_s, entries)
+    return Calibration(device_type=device_type, versions=dict(versions), overhead_s=overhead_s, ops=entries, meta={})
 
 
 def merged(old: Calibration, new: Calibration) -> Calibration:
@@ -111,34 +101,24 @@ def merged(old: Calibration, new: Calibration) -> Calibration:
         raise InputError(
             f"a calibration of {old.device_type!r} cannot take times of {new.device_type!r}; use another file"
         )
-    for name in sorted({*old.versions, *new.versions}):
-        before, now = old.versions.get(name), new.versions.get(name)
-        if before != now:
-            raise InputError(
-                f"the calibration of {old.device_type!r} was measured with {name} {before}; here it is {now}, "
-                "where other times hold: use another file"
-            )
-    copy_line = new.copy_line or old.copy_line
-    dispatch_s = old.dispatch_s if new.dispatch_s is None else new.dispatch_s
-    entries = {**old.entries, **new.entries}
-    return Calibration(new.device_type, new.versions, new.overhead_s, entries, copy_line, dispatch_s)
+    if old.versions != new.versions:
+        raise InputError(
+            f"the calibration of {old.device_type!r} was measured with {old.versions}; here it is {new.versions}, "
+            "where other times hold: use another file"
+        )
+    kept = {name: value for name, value in new if value is not None}
+    return old.model_copy(update={**kept, "ops": {**old.ops, **new.ops}})
 
 
-def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, Coverage]:
-    """The graph with the calibrated time of every op that is known; others keep their times.
+def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, int]:
+    """The graph with the calibrated time of every op that is known; others keep their times. And how many are known.
 
     If an op is not known and has a time for this type already, its time is raised to the measured overhead of a call.
     """
-    kind = calibration.device_type
-    known: dict[str, float] = {}
-    for op in graph.ops:
-        entry = calibration.entries.get(signature(graph, op)) if op.attrs else None
-        if entry is not None:
-            known[op.id] = entry.time_s
-    ops = tuple(_timed(op, kind, known.get(op.id), calibration.overhead_s) for op in graph.ops)
-    total_s = sum(op.time_on(kind) or 0.0 for op in ops)
-    coverage = Coverage(sum(bool(op.attrs) for op in graph.ops), len(known), total_s, sum(known.values()))
-    return replace(graph, ops=ops), coverage
+    signatures = {op.id: signature(graph, op) for op in graph.ops if op.attrs}
+    known = {op: calibration.ops[name].time_s for op, name in signatures.items() if name in calibration.ops}
+    ops = (_timed(op, calibration.device_type, known.get(op.id), calibration.overhead_s) for op in graph.ops)
+    return replace(graph, ops=tuple(ops)), len(known)
 
 
 def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topology:
@@ -148,24 +128,20 @@ def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topol
     calibration does not know.
     """
     kind, copy_line = calibration.device_type, calibration.copy_line
-    if calibration.dispatch_s is not None:
-        devices = (
-            replace(device, dispatch_s=calibration.dispatch_s)
-            if device.type == kind and device.dispatch_s is not None
-            else device
-            for device in topology.devices
-        )
-        topology = replace(topology, devices=tuple(devices))
-    if copy_line is None:
-        return topology
-    ours = {device.id for device in topology.devices if device.type == kind}
-    links = (
+    devices = tuple(
+        replace(device, dispatch_s=calibration.dispatch_s or device.dispatch_s)
+        if device.type == kind and device.dispatch_s is not None
+        else device
+        for device in topology.devices
+    )
+    ours = {device.id for device in devices if device.type == kind and copy_line is not None}
+    links = tuple(
         replace(link, latency_s=copy_line.latency_s, bytes_per_s=copy_line.bytes_per_s, count=1)
-        if {link.source, link.target} <= ours
+        if copy_line is not None and {link.source, link.target} <= ours
         else link
         for link in topology.links
     )
-    return replace(topology, links=tuple(links))
+    return replace(topology, devices=devices, links=links)
 
 
 def _timed(op: Op, kind: str, known_s: float | None, overhead_s: float) -> Op:
@@ -194,20 +170,6 @@ def _without_names(value: Any) -> Any:
     return [_without_names(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-KIND, VERSION = "calibration", 1
-
-
-class CalibrationModel(FileModel):
-    format: str
-    device_type: Name
-    versions: dict[str, str]
-    overhead_s: Seconds
-    copy_line: CopyLine | None = None
-    dispatch_s: Seconds | None = None
-    ops: dict[str, Entry]
-    meta: Table
-
-
 def read_calibration(path: Path) -> Calibration:
     """The calibration in a file.
 
@@ -216,21 +178,10 @@ def read_calibration(path: Path) -> Calibration:
     FileFormatError
         With every mistake and its path.
     """
-    told = load_model(path, CalibrationModel, KIND, VERSION)
-    return Calibration(told.device_type, told.versions, told.overhead_s, told.ops, told.copy_line, told.dispatch_s)
+    return load_model(path, Calibration, KIND, VERSION)
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
     """Write a calibration file atomically."""
-    value: dict[str, Any] = {
-        "format": f"dlplacer.{KIND}/{VERSION}",
-        "device_type": calibration.device_type,
-        "versions": dict(calibration.versions),
-        "overhead_s": calibration.overhead_s,
-    }
-    if calibration.copy_line is not None:
-        value["copy_line"] = plain(calibration.copy_line, all_fields=True)
-    if calibration.dispatch_s is not None:
-        value["dispatch_s"] = calibration.dispatch_s
-    value["ops"] = {name: plain(entry, all_fields=True) for name, entry in sorted(calibration.entries.items())}
-    write_json(path, value)
+    value = calibration.model_dump(exclude_none=True, exclude={"meta"})
+    write_json(path, {**value, "ops": dict(sorted(value["ops"].items()))})

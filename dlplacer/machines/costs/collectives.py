@@ -1,7 +1,7 @@
 """Algorithms of collectives as rounds of messages, and the ring's closed form in the α-β model.
 
 An algorithm is added here: its rounds and a line in `ALGORITHMS`, which `hybrid`, `groups` and the tests read. The
-rounds are what `dlplacer.machines.costs.collectives_on_links` lays over the links of a machine.
+rounds are what `dlplacer.machines.costs.links` lays over the links of a machine.
 
 Bytes are those of the full vector: what an all-reduce sums, an all-gather ends with, a reduce-scatter starts from, and
 one device sends in an all-to-all (its own part included). Reductions themselves cost nothing.
@@ -91,7 +91,6 @@ class CollectiveAlgorithm:
 
 def ring_pass_rounds(devices: int) -> tuple[Round, ...]:
     """Reduce-scatter, or all-gather, around a ring: everybody passes 1/N to the next, N − 1 times."""
-    require_devices(devices)
     if devices == 1:
         return ()
     return (Round(tuple((i, (i + 1) % devices, 1 / devices) for i in range(devices)), devices - 1),)
@@ -99,13 +98,7 @@ def ring_pass_rounds(devices: int) -> tuple[Round, ...]:
 
 def ring_pass(channel: AlphaBeta, devices: int) -> AlphaBeta:
     """N − 1 messages of 1/N of the vector (Thakur, sections 4.1 and 4.2)."""
-    require_devices(devices)
     return channel.times(devices - 1, 1 / devices)
-
-
-def ring_all_reduce_rounds(devices: int) -> tuple[Round, ...]:
-    """Reduce-scatter, then all-gather, around a ring."""
-    return ring_pass_rounds(devices) * 2
 
 
 def ring_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
@@ -115,7 +108,6 @@ def ring_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
 
 def tree_rounds(devices: int) -> tuple[Round, ...]:
     """All-reduce over a binomial tree: sums up to device 0, then down again."""
-    require_devices(devices)
     up = [
         tuple((i, i - width, 1.0) for i in range(width, devices, 2 * width))
         for width in (1 << level for level in range(ceil_log2(devices)))
@@ -129,7 +121,6 @@ def pairwise_rounds(devices: int) -> tuple[Round, ...]:
 
     Round N − s sends over the routes of round s in the opposite direction, and is counted with it.
     """
-    require_devices(devices)
     half = devices // 2
     times = {shift: 1 if 2 * shift == devices else 2 for shift in range(1, half + 1)}
     return tuple(
@@ -142,7 +133,7 @@ def pairwise_rounds(devices: int) -> tuple[Round, ...]:
 # process group calls gloo::allreduce, whose default is the ring. NCCL's tree is a double one and pipelined, so that the
 # binomial tree here is an upper bound for large vectors.
 ALGORITHMS: tuple[CollectiveAlgorithm, ...] = (
-    CollectiveAlgorithm("all-reduce", "ring", ring_all_reduce_rounds, ring_passes=2),
+    CollectiveAlgorithm("all-reduce", "ring", lambda devices: ring_pass_rounds(devices) * 2, ring_passes=2),
     CollectiveAlgorithm("all-reduce", "tree", tree_rounds, (NCCL,)),
     CollectiveAlgorithm("all-gather", "ring", ring_pass_rounds, ring_passes=1),
     CollectiveAlgorithm("reduce-scatter", "ring", ring_pass_rounds, ring_passes=1),
@@ -162,7 +153,7 @@ def hierarchical_rounds(islands: Sequence[Sequence[int]]) -> tuple[Round, ...]:
     size, count = len(islands[0]), len(islands)
     inside = tuple(Round(_over(islands, once.steps, 1.0), once.times) for once in ring_pass_rounds(size))
     columns = [[island[part] for island in islands] for part in range(size)]
-    across = tuple(Round(_over(columns, once.steps, 1 / size), once.times) for once in ring_all_reduce_rounds(count))
+    across = tuple(Round(_over(columns, once.steps, 1 / size), once.times) for once in ring_pass_rounds(count) * 2)
     return inside + across + inside
 
 
@@ -173,9 +164,3 @@ def _over(groups: Sequence[Sequence[int]], steps: Sequence[Message], scale: floa
 def ceil_log2(count: int) -> int:
     """⌈log₂ count⌉ of a count of at least 1."""
     return (count - 1).bit_length()
-
-
-def require_devices(devices: int) -> None:
-    """Raise InputError unless a collective can have this many devices."""
-    if devices < 1:
-        raise InputError(f"a collective over {devices} devices; there must be at least 1")

@@ -1,11 +1,12 @@
 """Gradient compressors: bytes on the wire, cost on a device, effect on convergence, and averaging over workers.
 
-A codec is added here, as an entry of `CODECS`: ``dlplacer hybrid --codecs`` lists it, the planner considers each of its
-transports (`exchanges`), and the epochs of a strategy follow from its noise (`dlplacer.planning.hybrid.epochs`).
+A codec is added here, as an entry of `CODECS` and of the transports: ``dlplacer hybrid --codecs`` lists it, the planner
+considers each of its transports (`exchanges`), and the epochs of a strategy follow from its noise
+(`dlplacer.planning.hybrid.epochs`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dlplacer.core.errors import InputError
@@ -15,91 +16,10 @@ FLOAT_BITS = 32
 _CODE_BITS = 2
 _INT8_LEVELS = 127
 
-
-@dataclass(frozen=True, slots=True)
-class Transport:
-    """The collectives that carry a codec's codes.
-
-    Attributes
-    ----------
-    wire_bits
-        Number of workers → (collective, bits per element of its full vector), one after another. A ``push`` is what
-        every worker sends to parameter servers, which share it out among themselves, a ``pull`` what it gets back; the
-        other collectives are those of `dlplacer.machines.costs.collectives`.
-    sums
-        True if codes are added before they are decoded; else a device decodes those of every worker.
-    decodes
-        Times that a device decodes the gradient if codes are added.
-    """
-
-    name: str
-    wire_bits: Callable[[int], tuple[tuple[str, float], ...]]
-    sums: bool = True
-    decodes: float = 1.0
-    most_workers: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GradientCodec:
-    """A representation of gradients on the wire.
-
-    Attributes
-    ----------
-    encode_passes, decode_passes
-        Passes over the float32 gradient in device memory, which is what coding is assumed to be bound by.
-    noise
-        Variance of the decoded gradient's noise ÷ the exact gradient's: 1 leaves the number of steps as it is.
-    """
-
-    name: str
-    transports: tuple[Transport, ...]
-    encode_passes: float = 0.0
-    decode_passes: float = 0.0
-    noise: float = 1.0
-
-
-def sum_bits(workers: int) -> int:
-    """Bits of a sum of so many ternary codes: it has 2 N + 1 levels."""
-    return (2 * workers).bit_length()
-
-
-def _floats(bits: int) -> tuple[Transport, ...]:
-    """Floating-point numbers of this width, which any library sums."""
-    return (
-        Transport("all-reduce", lambda workers: (("all-reduce", bits),)),
-        Transport("servers", lambda workers: (("push", bits), ("pull", bits))),
-    )
-
-
-# all-gather: everybody gets everybody's codes. sums: scalers agreed on by a message without bytes, codes to the device
-# that sums their part, sums back to all; it decodes what it sums and what comes back. int8: codes summed as 8-bit
-# integers, exactly and in any order. servers: the paper's own transport.
-_TERNARY = (
-    Transport("all-gather", lambda workers: (("all-gather", workers * _CODE_BITS),), sums=False),
-    Transport(
-        "sums",
-        lambda workers: (("all-reduce", 0), ("all-to-all", _CODE_BITS), ("all-gather", sum_bits(workers))),
-        decodes=2.0,
-    ),
-    Transport("int8", lambda workers: (("all-reduce", 0), ("all-reduce", 8)), most_workers=_INT8_LEVELS),
-    Transport("servers", lambda workers: (("push", _CODE_BITS), ("pull", sum_bits(workers)))),
-)
-
-CODECS: Mapping[str, GradientCodec] = MappingProxyType(
-    {
-        codec.name: codec
-        for codec in (
-            GradientCodec("none", _floats(FLOAT_BITS)),
-            # Encoding reads 4 bytes and writes 2, decoding reads 2 and writes 4.
-            GradientCodec("fp16", _floats(16), encode_passes=1.5, decode_passes=1.5),
-            # Encoding passes for the deviation, the largest element and the codes. Noise: 1 + 1.007, what codes drawn
-            # from a Gaussian gradient clipped at 2.5 standard deviations add (Wen et al. 2017, eq. 1-3 and 21).
-            GradientCodec("ternary", _TERNARY, encode_passes=3.0, decode_passes=2.0, noise=2.007),
-        )
-    }
-)
-"""Name, as ``--codecs`` takes it → codec."""
-
+# Noise of ternary codes: 1 + 1.007, what codes drawn from a Gaussian gradient clipped at 2.5 standard deviations add
+# (Wen et al. 2017, eq. 1-3 and 21).
+CODECS: Mapping[str, float] = MappingProxyType({"none": 1.0, "fp16": 1.0, "ternary": 2.007})
+"""Name, as ``--codecs`` takes it → variance of the decoded gradient's noise ÷ the exact gradient's; 1 leaves steps."""
 
 CollectiveCosts = Mapping[str, AlphaBeta]
 """Collective → its line over a given set of workers."""
@@ -107,54 +27,50 @@ CollectiveCosts = Mapping[str, AlphaBeta]
 
 @dataclass(frozen=True)
 class GradientExchange:
-    """A codec with its transport.
+    """Gradients as a codec writes them, and the collectives that carry them.
 
     Attributes
     ----------
+    wire_bits
+        Number of workers → (collective, bits per element of its full vector), one after another.
+    passes
+        Number of workers → passes over the float32 gradient in device memory, which coding is assumed to be bound by.
     pass_s_per_byte
         Seconds that a device takes to pass over a byte of float32 gradient; 0 makes coding free.
     """
 
-    codec: GradientCodec
-    transport: Transport
+    codec: str
+    transport: str
+    wire_bits: Callable[[int], tuple[tuple[str, float], ...]]
+    passes: Callable[[int], float]
+    most_workers: int | None = None
     pass_s_per_byte: float = 0.0
 
     @property
     def name(self) -> str:
         """Codec and transport, as in ``ternary/all-gather``."""
-        return f"{self.codec.name}/{self.transport.name}"
-
-    @property
-    def is_served(self) -> bool:
-        """True if the exchange goes through parameter servers, which are devices besides the workers."""
-        return any(collective == "push" for collective, _ in self.transport.wire_bits(2))
+        return f"{self.codec}/{self.transport}"
 
     def fits(self, workers: int) -> bool:
         """True if the exchange can average over so many workers."""
-        most = self.transport.most_workers
-        return workers >= 1 and (most is None or workers <= most)
+        return workers >= 1 and (self.most_workers is None or workers <= self.most_workers)
 
     def steps(self, workers: int) -> tuple[tuple[str, float], ...]:
         """(Collective, its full vector as a share of the float32 gradient), one after another; none for one worker."""
         if not self.fits(workers):
-            most = self.transport.most_workers
-            limit = "any number" if most is None else f"1 to {most}"
+            limit = "any number" if self.most_workers is None else f"1 to {self.most_workers}"
             raise InputError(f"exchange {self.name!r} of {workers} workers; it can average {limit}: choose another")
-        found = self.transport.wire_bits(workers) if workers > 1 else ()
+        found = self.wire_bits(workers) if workers > 1 else ()
         return tuple((collective, bits / FLOAT_BITS) for collective, bits in found)
 
     def ratio(self, workers: int) -> float:
         """Bytes that a float32 ring all-reduce sends per device ÷ those that this sends; 1 for a single worker."""
-        weights = {"all-reduce": 2.0, "push": workers / max(1, workers - 1), "pull": 0.0}
-        sent = sum(weights.get(collective, 1.0) * share for collective, share in self.steps(workers))
+        sent = sum((2.0 if collective == "all-reduce" else 1.0) * share for collective, share in self.steps(workers))
         return 2.0 / sent if sent else 1.0
 
     def codec_s_per_byte(self, workers: int) -> float:
         """Seconds of encoding and decoding on every device, per byte of float32 gradient; 0 for a single worker."""
-        if workers == 1:
-            return 0.0
-        decodes = self.transport.decodes if self.transport.sums else workers
-        return self.pass_s_per_byte * (self.codec.encode_passes + decodes * self.codec.decode_passes)
+        return self.pass_s_per_byte * self.passes(workers) if workers > 1 else 0.0
 
     def line(self, costs: CollectiveCosts, workers: int) -> AlphaBeta:
         """Seconds of the whole exchange over the bytes of the float32 gradient."""
@@ -165,9 +81,38 @@ class GradientExchange:
         )
 
 
+def sum_bits(workers: int) -> int:
+    """Bits of a sum of so many ternary codes: it has 2 N + 1 levels."""
+    return (2 * workers).bit_length()
+
+
+# fp16: encoding reads 4 bytes and writes 2, decoding reads 2 and writes 4. Ternary: encoding passes for the deviation,
+# the largest element and the codes, decoding takes 2. all-gather: everybody gets and decodes everybody's codes. sums:
+# scalers agreed on by a message without bytes, codes to the device that sums their part, sums back to all; it decodes
+# what it sums and what comes back. int8: codes summed as 8-bit integers, exactly and in any order.
+_EXCHANGES = (
+    GradientExchange("none", "all-reduce", lambda workers: (("all-reduce", FLOAT_BITS),), lambda workers: 0.0),
+    GradientExchange("fp16", "all-reduce", lambda workers: (("all-reduce", 16),), lambda workers: 3.0),
+    GradientExchange(
+        "ternary",
+        "all-gather",
+        lambda workers: (("all-gather", workers * _CODE_BITS),),
+        lambda workers: 3.0 + 2.0 * workers,
+    ),
+    GradientExchange(
+        "ternary",
+        "sums",
+        lambda workers: (("all-reduce", 0), ("all-to-all", _CODE_BITS), ("all-gather", sum_bits(workers))),
+        lambda workers: 7.0,
+    ),
+    GradientExchange(
+        "ternary", "int8", lambda workers: (("all-reduce", 0), ("all-reduce", 8)), lambda workers: 5.0, _INT8_LEVELS
+    ),
+)
+
+
 def exchanges(
-    memory_bytes_per_s: float | None = None,
-    codecs: Iterable[str] = tuple(CODECS),
+    memory_bytes_per_s: float | None = None, codecs: Iterable[str] = tuple(CODECS)
 ) -> tuple[GradientExchange, ...]:
     """Every transport of these codecs.
 
@@ -183,9 +128,4 @@ def exchanges(
         if name not in CODECS:
             raise InputError(f"there is no codec {name!r}; use some of {', '.join(CODECS)}")
     pass_s = 0.0 if memory_bytes_per_s is None else 1 / memory_bytes_per_s
-    return tuple(
-        GradientExchange(codec, transport, pass_s)
-        for codec in CODECS.values()
-        if codec.name in chosen
-        for transport in codec.transports
-    )
+    return tuple(replace(each, pass_s_per_byte=pass_s) for each in _EXCHANGES if each.codec in chosen)

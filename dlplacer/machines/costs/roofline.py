@@ -1,13 +1,12 @@
-"""The roofline time of an op, which runs as fast as arithmetic, memory and launch allow."""
+"""The roofline time of an op, which runs as fast as arithmetic, memory and launch allow; and the cost of issuing it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Topology
-from dlplacer.core.units import format_seconds
-from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32, is_core, overhead_of
+from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32, overhead_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +54,17 @@ def roofline_s(op: Op, rates: Rates) -> float:
         return sum(roofline_s(part, rates) for part in parts)
     if not op.flops and not op.bytes_accessed:
         return 0.0
+    if not rates.cover(op):
+        raise InputError(
+            f"op {op.id!r} computes {op.flops:g} FLOP in {op.dtype or FLOAT32} and moves {op.bytes_accessed:g} bytes, "
+            f"and the device has no rate for {op.dtype or FLOAT32} nor {FLOAT32}, or none of its memory; add it to its "
+            "'flops_per_s' and 'memory_bytes_per_s'"
+        )
     floors_s = [rates.overhead_s]
     if op.flops:
-        peak = rates.peak_flops_per_s(op.dtype)
-        if peak is None:
-            raise InputError(
-                f"op {op.id!r} computes {op.flops:g} FLOP in {op.dtype or FLOAT32}, and the device has no rate for "
-                f"{op.dtype or FLOAT32} nor {FLOAT32}; add it to the device's 'flops_per_s'"
-            )
-        floors_s.append(op.flops / (EFFICIENCY.value * peak))
+        floors_s.append(op.flops / (EFFICIENCY.value * (rates.peak_flops_per_s(op.dtype) or 0.0)))
     if op.bytes_accessed:
-        if rates.memory_bytes_per_s is None:
-            raise InputError(
-                f"op {op.id!r} moves {op.bytes_accessed:g} bytes, and the device has no memory rate; give it "
-                "'memory_bytes_per_s'"
-            )
-        floors_s.append(op.bytes_accessed / (EFFICIENCY.value * rates.memory_bytes_per_s))
+        floors_s.append(op.bytes_accessed / (EFFICIENCY.value * (rates.memory_bytes_per_s or 0.0)))
     return max(floors_s)
 
 
@@ -88,11 +82,6 @@ def _parts(op: Op) -> list[Op]:
         )
         for part in given
     ]
-
-
-def rates_of_type(device_type: str) -> Rates | None:
-    """The rates of a type by the device table, or None if the table does not have it."""
-    return rates_of(Device(device_type, device_type)) if device_type in DEVICE_TABLE else None
 
 
 def rates_of(device: Device) -> Rates | None:
@@ -118,21 +107,23 @@ def rates_of(device: Device) -> Rates | None:
     )
 
 
-def assumed_overheads(topology: Topology) -> tuple[str, ...]:
-    """A line for each type whose ops take the overhead of its kind because nothing else is known of them."""
-    found = {
-        device.type: device
-        for device in topology.devices
-        if device.type not in DEVICE_TABLE and device.dispatch_s is None and rates_of(device) is not None
-    }
-    return tuple(
-        f"device type {kind!r} is not in the device table: its ops take at least "
-        f"{format_seconds(overhead_of(device).value)}, {_KINDS[is_core(device)]}"
-        for kind, device in found.items()
-    )
+ISSUES = ("none", "eager")
+"""What a plan assumes of issuing where the topology is silent: nothing, or one Python process that calls every op."""
 
 
-_KINDS = {
-    True: "a call on a CPU; measure them with `dlplacer profile`",
-    False: 'the launch of a GPU kernel; give its own dispatch_s or, for a CPU, "asynchronous": false',
-}
+def with_issue(topology: Topology, issue: str) -> Topology:
+    """The machine with issue costs for its devices, if they are to count; costs in the topology itself stay."""
+    if issue not in ISSUES:
+        raise InputError(f"issue is {issue!r}; use one of {', '.join(ISSUES)}")
+    if issue == "none":
+        return topology
+    return replace(topology, devices=tuple(map(_issued, topology.devices)))
+
+
+def _issued(device: Device) -> Device:
+    """The device with the time of a kernel launch, unless its ops run inside the call that issues them."""
+    # With a rate, a device that has none of its own gets the overhead of its kind.
+    rates = rates_of(device) or rates_of(replace(device, flops_per_s=1.0))
+    if device.dispatch_s is not None or not device.asynchronous or rates is None or not rates.overhead_s:
+        return device
+    return replace(device, dispatch_s=rates.overhead_s, process=device.process or "python")

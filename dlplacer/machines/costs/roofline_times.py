@@ -9,7 +9,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.machines.costs.device_table import known_type, unknown_type
-from dlplacer.machines.costs.roofline import Rates, rates_of, rates_of_type, roofline_s
+from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 
 
 def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
@@ -43,7 +43,9 @@ def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
         ]
         return _with_missing(op, {name: rates[name] for name in allowed})
 
-    return _with_ops(graph, tuple(map(completed, graph.ops)))
+    ops = tuple(map(completed, graph.ops))
+    changed = any(new is not old for new, old in zip(ops, graph.ops, strict=True))
+    return replace(graph, ops=ops) if changed else graph
 
 
 def with_roofline_times(graph: OpGraph, device_type: str) -> OpGraph:
@@ -55,10 +57,9 @@ def with_roofline_times(graph: OpGraph, device_type: str) -> OpGraph:
         If the table does not have the type.
     """
     kind = known_type(device_type)
-    rates = None if kind is None else rates_of_type(kind)
-    if kind is None or rates is None:
+    if kind is None:
         raise InputError(f"{unknown_type(device_type)} Or profile the model on such a device")
-    return _with_ops(graph, tuple(_with_missing(op, {kind: rates}) for op in graph.ops))
+    return with_times(graph, Topology((Device(kind, kind),)))
 
 
 def required_time_s(op: Op, device_type: str) -> float:
@@ -69,11 +70,6 @@ def required_time_s(op: Op, device_type: str) -> float:
             f"op {op.id!r} has no time on a {device_type!r}; profile the model on one, or give the device's rates"
         )
     return time_s
-
-
-def _with_ops(graph: OpGraph, ops: tuple[Op, ...]) -> OpGraph:
-    changed = any(new is not old for new, old in zip(ops, graph.ops, strict=True))
-    return replace(graph, ops=ops) if changed else graph
 
 
 def _with_missing(op: Op, rates: Mapping[str, Rates]) -> Op:
@@ -91,13 +87,6 @@ def _require_equal_rates(first: Device, second: Device) -> None:
         ours, theirs = getattr(first, name), getattr(second, name)
         if ours != theirs:
             raise InputError(
-                f"devices {first.id!r} and {second.id!r} are both of type {first.type!r}, but {name} is "
-                f"{_written(ours)} on one and {_written(theirs)} on the other; devices of one type run every op in the "
-                "same time: make them equal, or give them different types"
+                f"devices {first.id!r} and {second.id!r} are both of type {first.type!r}, but {name} is {ours} on one "
+                f"and {theirs} on the other: make them equal, or give them different types"
             )
-
-
-def _written(rate: float | Mapping[str, float] | None) -> str:
-    if isinstance(rate, Mapping):
-        return "{" + ", ".join(f"{dtype}: {value:g}" for dtype, value in rate.items()) + "}"
-    return "not given" if rate is None else f"{rate:g}"

@@ -9,7 +9,7 @@ from dlplacer.machines.importers.dnn_partitioning import is_workload, topology_o
 from dlplacer.machines.importers.nccl_xml import parse_nccl_xml
 from dlplacer.machines.importers.node_link import topology_of_node_link
 from dlplacer.machines.importers.nvidia_smi import imported_matrix
-from dlplacer.machines.importers.products import GivenTypes, with_types
+from dlplacer.machines.importers.products import with_types
 
 MAX_BYTES = 64 * 2**20
 """A description of a machine is far smaller; what is larger is some other file."""
@@ -24,8 +24,7 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
     ----------
     device_type
         Type or product name of all GPUs, and of the devices of a node-link graph without one, as ``V100`` or
-        ``A100-SXM4-40GB``, whose memory and rates are taken from the device table. Several are given by the numbers of
-        the devices: ``0-2=RTX3090,3=RTX3060``.
+        ``A100-SXM4-40GB``, whose memory and rates are taken from the device table; or one each: ``A40,A40,T4``.
 
     Raises
     ------
@@ -34,23 +33,18 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
     FileFormatError
         If its content is none of these, with the place.
     """
-    types = GivenTypes(device_type)
     where = str(path)
     text = read_text(path, MAX_BYTES)
     start = text.lstrip()
     if start.startswith("<"):
-        return parse_nccl_xml(text, where, path.stem, types)
+        return parse_nccl_xml(text, where, path.stem, device_type)
     if start.startswith(("{", "[")):
         value = read_json(path)
         if is_workload(value):
             return topology_of_workload(value, where, path.stem)
-        return with_types(topology_of_node_link(value, where, path.stem), types)
+        return with_types(topology_of_node_link(value, where, path.stem), device_type)
     if "XGMI" in text or "ROCm System Management" in text:
-        raise FileFormatError(
-            where,
-            [
-                "the table of rocm-smi or amd-smi, which tells neither how many links join two GPUs nor their rate; "
-                "run a program that uses RCCL with NCCL_TOPO_DUMP_FILE=topo.xml and import topo.xml"
-            ],
-        )
-    return imported_matrix(text, where, types, path.stem)
+        told = "the table of rocm-smi or amd-smi, which tells neither how many links join two GPUs nor their rate"
+        way_out = "run a program that uses RCCL with NCCL_TOPO_DUMP_FILE=topo.xml and import topo.xml"
+        raise FileFormatError(where, [f"{told}; {way_out}"])
+    return imported_matrix(text, where, device_type, path.stem)

@@ -36,6 +36,22 @@ _PCIE = re.compile(r"pcie\s*(\d)(?:\.0)?(?:\s*x\s*(\d{1,2}))?", re.IGNORECASE)
 _GIB = 2**30
 
 
+def read_description(path: Path) -> Topology:
+    """The machine in a TOML file: ``hosts`` (texts as below), ``name``, ``link``, ``network``, ``used``.
+
+    Raises FileFormatError if it is no TOML, or has other keys; InputError as `described_topology`.
+    """
+    wanted = 'write hosts = ["2x RTX3090, 64 GB DDR5-5600"]; name, link, network and [used] may follow'
+    try:
+        told: dict[str, Any] = tomllib.loads(read_text(path, 2**20))
+        hosts, used = told.pop("hosts"), told.pop("used", {})
+        name = told.pop("name", path.stem)
+        topology = described_topology("; ".join(hosts), used={key: str(size) for key, size in used.items()}, **told)
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError(str(path), [f"it describes no machine ({error}); {wanted}"]) from error
+    return replace(topology, name=str(name))
+
+
 def described_topology(
     text: str, link: str | None = None, network: str | None = None, used: Mapping[str, str] | None = None
 ) -> Topology:
@@ -44,7 +60,7 @@ def described_topology(
     Parameters
     ----------
     used
-        Device → memory in use, which is left out; ``""`` stands for every device.
+        Device or type → memory in use, which is left out; ``""`` stands for every device.
 
     Raises
     ------
@@ -59,7 +75,7 @@ def described_topology(
     routers: list[Router] = []
     for number, host in enumerate(hosts):
         prefix = f"host{number}-" if len(hosts) > 1 else ""
-        added = _devices(host, prefix, sum(not _is_ram(device) for device in devices))
+        added = _devices(host, prefix, sum(device.asynchronous for device in devices))
         if prefix:
             added = [replace(device, meta={**device.meta, "host": prefix[:-1]}) for device in added]
         devices += added
@@ -71,34 +87,25 @@ def described_topology(
         links += [Link(f"host{number}-bus", "network", rate, latency_s / 2) for number in range(len(hosts))]
     elif network is not None:
         raise InputError(f"network is {network!r}, but the machine is one host; separate hosts by ';'")
-    if len(devices) == 1:
-        links, routers = [], []
+    links, routers = (links, routers) if len(devices) > 1 else ([], [])
     source = "described in words; links and RAM are assumptions until they are measured"
-    return Topology(tuple(_less(devices, used or {})), tuple(routers), tuple(links), text.strip(), source)
+    return Topology(_less(devices, used or {}), tuple(routers), tuple(links), text.strip(), source)
 
 
-def read_description(path: Path) -> Topology:
-    """The machine in a TOML file: ``hosts`` (texts as for `described_topology`), ``link``, ``network``, ``used``.
-
-    Raises
-    ------
-    FileFormatError
-        If it is no TOML, or has other keys.
-    """
-    try:
-        told: dict[str, Any] = tomllib.loads(read_text(path, 2**20))
-    except tomllib.TOMLDecodeError as error:
-        raise FileFormatError(str(path), [f"it is no TOML: {error}"]) from error
-    stray = told.keys() - {"name", "hosts", "link", "network", "used"}
-    hosts = told.get("hosts")
-    if stray or not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
-        wrong = f"{sorted(stray)[0]!r} is not known" if stray else "hosts is no list of texts"
-        raise FileFormatError(
-            str(path), [f'{wrong}; write hosts = ["2x RTX3090, 64 GB DDR5-5600"], link, network, used']
-        )
-    used = {str(key): str(value) for key, value in dict(told.get("used", {})).items()}
-    topology = described_topology("; ".join(hosts), told.get("link"), told.get("network"), used)
-    return replace(topology, name=str(told.get("name", path.stem)))
+def _less(devices: list[Device], used: Mapping[str, str]) -> tuple[Device, ...]:
+    """The devices without the memory that is in use already."""
+    known = {""}.union(*({device.id, device.type} for device in devices))
+    if stray := used.keys() - known:
+        raise InputError(f"used names {min(stray)!r}, which is no device; there are {', '.join(sorted(known - {''}))}")
+    left = []
+    for device in devices:
+        text = used.get(device.id, used.get(device.type, used.get("")))
+        taken = 0 if text is None else int(_quantity("used", text, "bytes", "1 GiB"))
+        if taken and taken >= (device.memory_bytes or 0):
+            raise InputError(f"used is {text} of {device.id}, which has no more; give what is in use")
+        free = replace(device, memory_bytes=(device.memory_bytes or 0) - taken) if taken else device
+        left.append(free)
+    return tuple(left)
 
 
 def _devices(host: str, prefix: str, gpus: int) -> list[Device]:
@@ -106,7 +113,7 @@ def _devices(host: str, prefix: str, gpus: int) -> list[Device]:
     for item in filter(None, (part.strip() for part in host.split(","))):
         ram = _RAM.fullmatch(item)
         if ram is not None:
-            if any(map(_is_ram, found)):
+            if not all(device.asynchronous for device in found):
                 raise InputError(f"a host has one memory, and {item!r} is a second; write their sum as 64 GB DDR5-5600")
             found.append(_ram(ram, prefix))
             continue
@@ -140,22 +147,17 @@ def _ram(found: re.Match[str], prefix: str) -> Device:
     return Device(f"{prefix}ram", kind, capacity, flops, rate, meta, asynchronous=False)
 
 
-def _is_ram(device: Device) -> bool:
-    return not device.asynchronous
-
-
 def _bus(device: Device, bus: str, link: str | None) -> Link:
     """The link of a device to its host; that of RAM is as wide as its channels, so a GPU's link limits a transfer."""
     latency_s = PCIE_HOP_LATENCY_S.value
-    if _is_ram(device):
+    if not device.asynchronous:
         return Link(device.id, bus, device.memory_bytes_per_s or 1e9, latency_s)
     if link is None:
         entry = DEVICE_TABLE[device.type]
         # Apple's GPUs have no slot: what leaves them is read from unified memory.
         rate = pcie_slot_bytes_per_s(entry.pcie) if entry.pcie else entry.memory_bytes_per_s
         return Link(device.id, bus, rate, latency_s)
-    slot = _PCIE.fullmatch(link.strip())
-    if slot is not None:
+    if (slot := _PCIE.fullmatch(link.strip())) is not None:
         if slot[1] not in "123456" or int(slot[2] or 16) not in (1, 2, 4, 8, 16):
             raise InputError(f"link {link!r} is no slot; write pcie1 to pcie6, with x1, x2, x4, x8 or x16, as pcie3x8")
         return Link(device.id, bus, pcie_slot_bytes_per_s(int(slot[1]), int(slot[2] or 16)), latency_s)
@@ -181,23 +183,3 @@ def _quantity(name: str, text: str, dimension: str, others: str) -> float:
     if not 0 <= found < math.inf or (dimension == "bytes_per_s" and not found):
         raise InputError(f"{name} is {text!r}; give a positive number, or {others}")
     return found
-
-
-def _less(devices: list[Device], used: Mapping[str, str]) -> list[Device]:
-    """The devices without the memory that is in use already."""
-    known = {device.id for device in devices} | {device.type for device in devices} | {""}
-    for name in used:
-        if name not in known:
-            raise InputError(f"used names {name!r}, which is no device; there are {', '.join(sorted(known - {''}))}")
-    left = []
-    for device in devices:
-        text = used.get(device.id, used.get(device.type, used.get("")))
-        if text is None:
-            left.append(device)
-            continue
-        taken = int(_quantity("used", text, "bytes", "1 GiB"))
-        free = (device.memory_bytes or 0) - taken
-        if free <= 0:
-            raise InputError(f"used is {text} of {device.id}, which has no more; give what is in use")
-        left.append(replace(device, memory_bytes=free, meta={**device.meta, "used_bytes": taken}))
-    return left

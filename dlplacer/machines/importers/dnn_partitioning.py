@@ -64,8 +64,7 @@ class _Workload(_Model):
     @property
     def bytes_per_ms(self) -> float:
         """The rate at which the costs of edges are meant; sizes of some edges are those of their readers."""
-        rates = [edge.size / edge.cost for edge in self.edges if edge.cost and edge.size]
-        return median(rates) if rates else 1.0
+        return median([edge.size / edge.cost for edge in self.edges if edge.cost and edge.size] or [1.0])
 
 
 def is_workload(value: Any) -> bool:
@@ -99,9 +98,8 @@ def topology_of_workload(value: Any, where: str, name: str) -> Topology:
 
 
 def _graph(content: _Workload, name: str) -> OpGraph:
-    names = Counter(node.name for node in content.nodes)
+    names, colours = (Counter(getattr(node, key) for node in content.nodes) for key in ("name", "colorClass"))
     known = {node.id: node.name if names[node.name] == 1 else f"{node.name}#{node.id}" for node in content.nodes}
-    colours = Counter(node.colorClass for node in content.nodes)
     cost_ms: dict[int, float] = defaultdict(float)
     for edge in content.edges:
         cost_ms[edge.sourceId] = max(cost_ms[edge.sourceId], edge.cost)

@@ -1,18 +1,16 @@
-"""This host: its GPUs as ``nvidia-smi`` reports them, or the cores of this process by NUMA node."""
+"""This host: its GPUs as ``nvidia-smi`` reports them, or the cores of this process."""
 
 import os
 import shutil
 import subprocess
 from contextlib import suppress
-from itertools import combinations
-from pathlib import Path
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, TURN
 from dlplacer.machines.importers.nvidia_smi import TopoMatrix, parse_matrix, topology_of_matrix
-from dlplacer.machines.importers.products import SOCKET_LATENCY_S, device_of_type, link_figures, pcie_slot_bytes_per_s
+from dlplacer.machines.importers.products import device_of_type, link_figures, pcie_slot_bytes_per_s
 
 _AT_ONCE_BYTES_PER_S = 1e15
 """Cores of one process share memory: a tensor goes over as a pointer, and no byte is copied."""
@@ -59,14 +57,13 @@ def gpu_topology() -> Topology:
         pcie_slot_bytes_per_s(_whole(generation) or link_figures(device.type).pcie, _whole(width) or 16)
         for device, (*_, generation, width) in zip(devices, rows, strict=True)
     ]
-    try:
+    source = "nvidia-smi; rates of links by generation"
+    with suppress(InputError):
         matrix = parse_matrix(_nvidia_smi("topo", "-m"), "nvidia-smi topo -m")
-    except InputError:
-        matrix = None
-    if matrix is None or len(matrix.gpus) != len(devices):
-        # Guests of WSL and of some hypervisors do not see the tree of their GPUs.
-        matrix = TopoMatrix.unknown(len(devices))
-    return topology_of_matrix(matrix, devices, slots, source="nvidia-smi; rates of links by generation")
+        if len(matrix.cells) == len(devices):
+            return topology_of_matrix(matrix, devices, slots, source=source)
+    # Guests of WSL and of some hypervisors do not see the tree of their GPUs.
+    return topology_of_matrix(TopoMatrix.unknown(len(devices)), devices, slots, source=source)
 
 
 def _gpu_rows() -> list[list[str]]:
@@ -99,20 +96,16 @@ def _whole(text: str, unit: int = 1) -> int | None:
     return unit * int(text) if text.isdecimal() else None
 
 
-def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int] | None = None) -> Topology:
-    """The cores that this process may use, by NUMA node.
+def host_topology(cores: list[int] | None = None) -> Topology:
+    """The cores that this process may use.
 
-    They are threads of one process, which share its interpreter. Two cores are joined directly; more of them
-    hang on a router for their node, and nodes' routers are joined. Memory is shared by all cores, so no core has a
-    capacity of its own.
+    They are threads of one process, which share its interpreter. Two cores are joined directly; more of them hang on a
+    router. Memory is shared by all cores, so no core has a capacity of its own.
     """
-    usable = usable_cores() if cores is None else cores
-    nodes = _numa_nodes(root, usable)
-    rates = DEVICE_TABLE[CORE]
-    names = {core: f"cpu{position}" for position, core in enumerate(usable)}
+    usable, rates = usable_cores() if cores is None else cores, DEVICE_TABLE[CORE]
     devices = tuple(
         Device(
-            names[core],
+            f"cpu{position}",
             CORE,
             flops_per_s=rates.flops_per_s,
             memory_bytes_per_s=rates.memory_bytes_per_s,
@@ -121,42 +114,11 @@ def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int
             process="host",
             asynchronous=False,
         )
-        for core in usable
+        for position, core in enumerate(usable)
     )
-    links, routers = _joined(nodes, names)
-    meta = {"numa": {name: [names[core] for core in members] for name, members in nodes.items()}}
+    routers = (Router("memory"),) if len(devices) > 2 else ()
+    links = tuple(Link(device.id, "memory", _AT_ONCE_BYTES_PER_S, _HANDOVER_S / 2) for device in devices)
+    if not routers:
+        links = (Link("cpu0", "cpu1", _AT_ONCE_BYTES_PER_S, _HANDOVER_S),) if len(devices) == 2 else ()
     source = "cores of this host; rates of a generic core, see dlplacer.machines.costs.device_table"
-    return Topology(devices, routers, links, name=os.uname().nodename, source=source, meta=meta)
-
-
-def _numa_nodes(root: Path, cores: list[int]) -> dict[str, list[int]]:
-    """Node name → its usable cores; one node where the system does not say."""
-    found: dict[str, list[int]] = {}
-    for folder in sorted(root.glob("node[0-9]*"), key=lambda path: int(path.name.removeprefix("node"))):
-        members: set[int] = set()
-        with suppress(OSError, ValueError):
-            # Linux's list form: 0-3,8,10-11.
-            for part in filter(None, (folder / "cpulist").read_text().strip().split(",")):
-                first, _, last = part.partition("-")
-                members.update(range(int(first), int(last or first) + 1))
-        if here := [core for core in cores if core in members]:
-            found[folder.name.replace("node", "numa")] = here
-    known = {core for members in found.values() for core in members}
-    rest = [core for core in cores if core not in known]
-    if rest:
-        found.setdefault("numa0", []).extend(rest)
-    return found
-
-
-def _joined(nodes: dict[str, list[int]], names: dict[int, str]) -> tuple[tuple[Link, ...], tuple[Router, ...]]:
-    if len(names) == 1:
-        return (), ()
-    if len(names) == 2:
-        return (Link("cpu0", "cpu1", _AT_ONCE_BYTES_PER_S, _HANDOVER_S),), ()
-    links = [
-        Link(names[core], node, _AT_ONCE_BYTES_PER_S, _HANDOVER_S / 2)
-        for node, members in nodes.items()
-        for core in members
-    ]
-    links += [Link(one, other, _AT_ONCE_BYTES_PER_S, SOCKET_LATENCY_S.value) for one, other in combinations(nodes, 2)]
-    return tuple(links), tuple(Router(node) for node in nodes)
+    return Topology(devices, routers, links, name=os.uname().nodename, source=source)

@@ -42,10 +42,6 @@ class LineFit:
     residual: float
     doubt: str = ""
 
-    def time_s(self, size_bytes: float) -> float:
-        """Seconds of a copy by the line."""
-        return self.latency_s + size_bytes / self.bytes_per_s
-
 
 def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYTES_PER_S) -> LineFit:
     """The α-β line of least relative squares through bytes → seconds; where time does not grow, no byte is copied.
@@ -86,8 +82,8 @@ def measured(
     Parameters
     ----------
     shared_memory
-        True if the devices are cores, which hand tensors over: then two devices on one router are timed, and each of
-        their links takes half of the latency.
+        True if the devices are cores, which hand tensors over: two of them are timed, and the link of each to their
+        router takes half of the latency.
     """
     links = [_measured_link(topology, link, timer, sizes_bytes, shared_memory) for link in topology.links]
     count = sum("measured" in link.meta for link in links)
@@ -114,19 +110,17 @@ def _measured_link(
         return link
     other, share = (ends[1], 1.0) if len(ends) > 1 else ("host", 1.0)
     if other == "host" and shared_memory:
-        router = link.target if link.source == ends[0] else link.source
-        near = [
-            {each.source, each.target} - {router} for each in topology.links if router in (each.source, each.target)
-        ]
-        peers = [end for each in near for end in each if end in topology.device_index and end != ends[0]]
-        if not peers:
-            reason = f"no other core is on {router} to hand tensors to"
-            return replace(link, meta={**link.meta, "refused": {"reason": reason}})
-        other, share = peers[0], 0.5
+        other, share = next(each.id for each in topology.devices if each.id != ends[0]), 0.5
     # No copy is faster than the memory that it reads or writes; 5 % for clocks above the data sheet's.
     rates = [rate for end in ends if (rate := topology.device(end).memory_bytes_per_s) is not None]
     most = NO_COPY_BYTES_PER_S if shared_memory else 1.05 * min(rates, default=NO_COPY_BYTES_PER_S)
-    fit, times_s = _settled_fit(lambda size: timer(ends[0], other, size), sizes_bytes, most)
+    times_s: dict[int, float] = {}
+    for _ in range(_ROUNDS):
+        # Whatever else runs makes copies longer, never shorter.
+        times_s = {size: min(timer(ends[0], other, size), times_s.get(size, math.inf)) for size in sizes_bytes}
+        fit = fit_line(times_s, most)
+        if not fit.doubt:
+            break
     copies = {"copies": list(sizes_bytes), "times_s": [float(f"{times_s[size]:.4g}") for size in sizes_bytes]}
     if fit.doubt:
         return replace(link, meta={**link.meta, "refused": {"reason": fit.doubt, **copies}})
@@ -134,35 +128,13 @@ def _measured_link(
     return replace(link, bytes_per_s=fit.bytes_per_s, latency_s=share * fit.latency_s, count=1, meta=meta)
 
 
-def _settled_fit(
-    time_s: Callable[[int], float], sizes_bytes: Sequence[int], most_bytes_per_s: float
-) -> tuple[LineFit, dict[int, float]]:
-    """The first fit without a doubt, of up to three rounds; a round keeps the shorter time of every size."""
-    times_s: dict[int, float] = {}
-    for _ in range(_ROUNDS):
-        # Whatever else runs makes copies longer, never shorter.
-        times_s = {size: min(time_s(size), times_s.get(size, math.inf)) for size in sizes_bytes}
-        fit = fit_line(times_s, most_bytes_per_s)
-        if not fit.doubt:
-            break
-    return fit, times_s
-
-
 def _doubt(fit: LineFit, times_s: Mapping[int, float], off: int, most_bytes_per_s: float) -> str:
+    line = f"the fitted line, {format_seconds(fit.latency_s)} and {format_bytes_per_s(fit.bytes_per_s)}, is"
     if off > (1 - _LEAST_EXPLAINED) * len(times_s):
-        return (
-            f"no line explains its copies: {off} of {len(times_s)} sizes are off by more than half (residual "
-            f"{fit.residual:.3g})"
-        )
+        return f"no line explains its copies: {off} of {len(times_s)} sizes are off by more than half"
     for size, time_s in times_s.items():
         if fit.latency_s > (1 + _ON_THE_LINE) * time_s or fit.bytes_per_s < _ON_THE_LINE * size / time_s:
-            return (
-                f"the fitted line, {format_seconds(fit.latency_s)} and {format_bytes_per_s(fit.bytes_per_s)}, is "
-                f"contradicted by a copy of {format_bytes(size)} that took {format_seconds(time_s)} in all"
-            )
+            return f"{line} contradicted by a copy of {format_bytes(size)} that took {format_seconds(time_s)} in all"
     if fit.bytes_per_s > most_bytes_per_s:
-        return (
-            f"the fitted rate {format_bytes_per_s(fit.bytes_per_s)} is above the "
-            f"{format_bytes_per_s(most_bytes_per_s)} of the devices' own memory"
-        )
+        return f"{line} above the {format_bytes_per_s(most_bytes_per_s)} of the devices' own memory"
     return ""

@@ -15,7 +15,7 @@ _OF_NODES = frozenset(("id", "kind", "type", "memory_bytes", "flops_per_s", "mem
 
 
 class NodeLink(FileModel):
-    """Nodes and edges in our words; parallel edges are not bonded yet."""
+    """Nodes and edges in our words."""
 
     nodes: list[Node]
     edges: list[Link]
@@ -26,8 +26,8 @@ def topology_of_node_link(value: Any, where: str, name: str = "") -> Topology:
 
     Nodes are devices unless their ``kind`` says ``router`` or ``switch``. An edge needs its rate as ``bytes_per_s``,
     ``bandwidth`` or ``bw``: bytes per second, or a text with its unit; ``latency_s`` or ``latency``: seconds, or a
-    text. Edges may stand under ``edges`` or ``links``. The two directions of a directed graph must be equal; parallel
-    edges of equal rate are bonded. Other attributes go to ``meta``.
+    text. Edges may stand under ``edges`` or ``links``. The two directions of a directed graph must be equal. Other
+    attributes go to ``meta``.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def _topology(content: NodeLink, directed: bool, name: str) -> Topology:
     return Topology(
         tuple(node for node in content.nodes if isinstance(node, Device)),
         tuple(node for node in content.nodes if isinstance(node, Router)),
-        tuple(_bonded(content.edges, directed)),
+        tuple(_undirected(content.edges) if directed else content.edges),
         name,
         "networkx node-link",
     )
@@ -81,24 +81,12 @@ def _edge(edge: Any) -> Any:
     return kept
 
 
-def _bonded(links: Iterable[Link], directed: bool) -> Iterable[Link]:
-    """One link for every pair of nodes."""
-    found: dict[tuple[str, str], Link] = {}
+def _undirected(links: Iterable[Link]) -> Iterable[Link]:
+    """One link for the two directions between nodes."""
+    found: dict[frozenset[str], Link] = {}
     for link in links:
-        pair = link.source, link.target
-        # Without directions it does not matter which end a parallel edge names first.
-        pair = pair[::-1] if not directed and pair[::-1] in found else pair
-        other = found.get(pair)
-        if other is not None and _cost(other) != _cost(link):
-            raise InputError(f"edges {pair[0]!r} → {pair[1]!r}: parallel edges differ; put a router on one")
-        found[pair] = link if other is None else replace(other, count=other.count + link.count)
-    merged: dict[frozenset[str], Link] = {}
-    for pair, link in found.items():
-        back = merged.setdefault(frozenset(pair), link)
-        if (*_cost(back), back.count) != (*_cost(link), link.count):
-            raise InputError(f"edges {pair[0]!r} – {pair[1]!r}: the two directions differ; links are symmetric")
-    return merged.values()
-
-
-def _cost(link: Link) -> tuple[float, float, str]:
-    return link.bytes_per_s, link.latency_s, link.duplex
+        back = found.setdefault(frozenset((link.source, link.target)), link)
+        if replace(back, source=link.source, target=link.target) != link:
+            ends = f"{link.source!r} – {link.target!r}"
+            raise InputError(f"edges {ends}: the two directions differ; links are symmetric")
+    return found.values()

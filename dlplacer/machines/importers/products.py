@@ -1,13 +1,12 @@
 """Devices by product or type with figures of the device table; rates and latencies of links by kind, with sources."""
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.core.units import format_bytes
+from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.core.units import format_seconds
 from dlplacer.machines.costs.device_table import (
     CORE,
     DEVICE_TABLE,
@@ -16,11 +15,10 @@ from dlplacer.machines.costs.device_table import (
     Figure,
     is_core,
     known_type,
+    overhead_of,
     unknown_type,
 )
-from dlplacer.machines.costs.roofline import assumed_overheads, rates_of
-
-K = TypeVar("K")
+from dlplacer.machines.costs.roofline import rates_of
 
 SWITCH = "nvswitch"
 NVLINK_LATENCY_S = Figure(2e-6, "1.8 to 2.3 us from GPU to GPU (issue 230 of NVIDIA/cuda-samples)")
@@ -37,7 +35,6 @@ _UNKNOWN = DeviceType({}, 0.0, None, 18, 0.83 * 25e9, 4, "0.83 × 25 GB/s, as NV
 _BRIDGED = replace(_UNKNOWN, links=4, link_bytes_per_s=12e9, source="NCCL 2.30, src/graph/topo.h: SM86_NVLINK_BW")
 _CODES = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
 _MOST_LANES = 32
-_SPEEDS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
 def link_figures(device_type: str) -> DeviceType:
@@ -45,45 +42,24 @@ def link_figures(device_type: str) -> DeviceType:
     return DEVICE_TABLE.get(device_type, _BRIDGED if device_type == "sm86" else _UNKNOWN)
 
 
-def nvlinks(
-    devices: Mapping[K, Device], direct: Mapping[tuple[K, K], int], switched: Mapping[K, int]
-) -> tuple[list[Link], list[Router]]:
-    """NVLinks or xGMI links between GPUs, each pair at the rate of the slower one, and of GPUs into a switch.
-
-    Parameters
-    ----------
-    direct, switched
-        Pair of GPUs → how many links join them; GPU → how many lead into the switch.
-    """
-    latency_s = NVLINK_LATENCY_S.value
-    links = [gpu_link(devices[one], devices[other], count, latency_s) for (one, other), count in direct.items()]
-    links += [gpu_link(devices[gpu], SWITCH, count, latency_s / 2) for gpu, count in switched.items()]
-    return links, [Router(SWITCH)] if switched else []
-
-
-def gpu_link(device: Device, peer: Device | str, count: int, latency_s: float) -> Link:
-    """NVLinks or xGMI links from a GPU to another, at the rate of the slower one, or to a router."""
-    ends = [device] if isinstance(peer, str) else [device, peer]
-    rate = min(link_figures(end.type).link_bytes_per_s or _UNKNOWN.link_bytes_per_s for end in ends)
-    return Link(device.id, peer if isinstance(peer, str) else peer.id, rate, latency_s, count=count)
-
-
-def assumed_links(devices: Iterable[Device]) -> str:
-    """A text on the rate of one NVLink or xGMI link of these GPUs, by type.
+def nvlinks(ends: Iterable[tuple[Device, Device | str, int]], latency_s: float = NVLINK_LATENCY_S.value) -> list[Link]:
+    """NVLinks or xGMI links, so many from a GPU to another, at the rate of the slower one, or to a router.
 
     Raises
     ------
     InputError
-        If one of them is of a type that has no such links.
+        If one of the GPUs is of a type that has no such links.
     """
-    rows = {device.type: link_figures(device.type) for device in devices}
-    for kind, row in rows.items():
-        if not row.links:
-            raise InputError(f"the file joins GPUs by NVLinks, which a {kind} does not have; give their right type")
-    return "; ".join(
-        f"{row.link_bytes_per_s / 1e9:.4g} GB/s of {kind}" + (f" ({row.source})" if kind not in DEVICE_TABLE else "")
-        for kind, row in rows.items()
-    )
+    found = []
+    for device, peer, count in ends:
+        rows = {end.type: link_figures(end.type) for end in (device, peer) if isinstance(end, Device)}
+        if unlinked := [kind for kind, row in rows.items() if not row.links]:
+            raise InputError(
+                f"the file joins GPUs by NVLinks, which a {unlinked[0]} does not have; give their right type"
+            )
+        rate, name = min(row.link_bytes_per_s for row in rows.values()), peer if isinstance(peer, str) else peer.id
+        found.append(Link(device.id, name, rate, latency_s / 2 if name == SWITCH else latency_s, count=count))
+    return found
 
 
 def pcie_bytes_per_s(transfers_per_s_e9: float, width: int) -> float:
@@ -97,22 +73,16 @@ def pcie_bytes_per_s(transfers_per_s_e9: float, width: int) -> float:
         Lanes. PCIe has at most 32: of what they do not know virtual machines say 63 or 255, which is taken as 16.
     """
     nearest = min(_CODES, key=lambda speed: abs(speed - transfers_per_s_e9))
-    width = width if width <= _MOST_LANES else 16
-    return width * _CODES[nearest] / 80 * 1e9
+    return (width if width <= _MOST_LANES else 16) * _CODES[nearest] / 80 * 1e9
 
 
 def pcie_slot_bytes_per_s(generation: int, width: int = 16) -> float:
-    """Effective rate of a slot of a PCIe generation."""
-    return pcie_bytes_per_s(_SPEEDS[min(max(generation, 1), 6)], width)
-
-
-HWLOC = "hwloc's topology (lstopo), which tells no rates; give what nvidia-smi topo -m prints, or NCCL's file"
+    """Effective rate of a slot of a PCIe generation from 1 to 6."""
+    return pcie_bytes_per_s([*_CODES][min(max(generation, 1), 6) - 1], width)
 
 
 UNTYPED = Device.type
 """The type of a device that was given none."""
-
-_ASSIGNMENT = re.compile(r"([^=]+)=([^=,]+)(?:,|$)")
 
 
 def type_of_name(name: str) -> str:
@@ -139,63 +109,35 @@ def device_of_type(device_id: str, name: str, memory_bytes: int | None = None, m
     return Device(device_id, kind, memory_bytes, entry.flops_per_s, entry.memory_bytes_per_s, meta)
 
 
-class GivenTypes:
-    """The types that a user gives to the devices of a machine: one for all, or some for each.
+def given_types(text: str | None, devices: Sequence[str]) -> dict[str, str | None]:
+    """Device → the type or product that a user gives it: one for all, one each as ``A40,T4``, or ``0-2=A40,3=T4``."""
+    if not text:
+        return dict.fromkeys(devices)
+    names = _numbered(text) if "=" in text else [_required(name) for name in text.split(",")]
+    if len(names) == 1 and "=" not in text:
+        names *= len(devices)
+    if len(names) != len(devices):
+        raise InputError(
+            f"device types {text!r} do not fit {', '.join(devices[:16]) or 'a file without devices'}; give one for "
+            "all, one each in this order, or one for ranges of their numbers, as 0-2=RTX3090,3=RTX3060"
+        )
+    return dict(zip(devices, names, strict=True))
 
-    Parameters
-    ----------
-    text
-        A type or product name, or assignments of such to numbers, ranges of them and names of devices:
-        ``0-2=RTX3090,3=RTX3060``. None gives no types.
-    """
 
-    def __init__(self, text: str | None) -> None:
-        self._text = text
-        self._for_all: str | None = None
-        self._given: dict[str, str] = {}
-        rest = text or ""
-        if rest and "=" not in rest:
-            names = [_required(name) for name in rest.split(",")]
-            if len(names) > 1:
-                each = ",".join(f"{number}={name}" for number, name in enumerate(names))
-                raise self._wrong(f"say which devices have which type, as {each}")
-            self._for_all, rest = names[0], ""
-        while rest:
-            found = _ASSIGNMENT.match(rest)
-            if found is None:
-                raise self._wrong("write DEVICES=TYPE, several with commas, as 0-2=RTX3090,3=RTX3060")
-            kind = _required(found[2])
-            for key in (key for part in found[1].split(",") for key in self._keys(part.strip())):
-                if key in self._given:
-                    raise self._wrong(f"device {key} is given two types; name each device once")
-                self._given[key] = kind
-            rest = rest[found.end() :]
-
-    def _keys(self, part: str) -> Iterable[str]:
-        found = re.fullmatch(r"(\d{1,4})-(\d{1,4})", part)
-        if found is None:
-            return [part.casefold()]
-        if int(found[1]) > int(found[2]):
-            raise self._wrong(f"the range {part} runs backwards; write the lower number first")
-        return map(str, range(int(found[1]), int(found[2]) + 1))
-
-    def _wrong(self, told: str) -> InputError:
-        return InputError(f"device types {self._text!r}: {told}")
-
-    def of(self, device_id: str, number: int | str) -> str | None:
-        """The type given to a device by its number or its name; None if none is."""
-        return self._for_all or self._given.get(str(number), self._given.get(device_id.casefold()))
-
-    def require_used(self, numbers: Mapping[str, int | str]) -> None:
-        """Return if each device without a type of its own, name → number, is given one, and no other device is."""
-        if not self._given:
-            return
-        known = {*map(str.casefold, numbers), *map(str, numbers.values())}
-        untyped = [name for name, number in numbers.items() if self.of(name, number) is None]
-        stray = [key for key in self._given if key not in known]
-        if untyped or stray:
-            told = f"{untyped[0]} gets no type" if untyped else f"there is no device {stray[0]} that needs one"
-            raise self._wrong(f"{told}; the devices without a type are {', '.join([*numbers][:16]) or 'none'}")
+def _numbered(text: str) -> list[str]:
+    """The types of ``0-2=A40,3=T4`` by number; none if a number is missing, or given twice."""
+    found, numbers = list[tuple[int, str]](), list[int]()
+    for part in text.split(","):
+        span, _, name = part.rpartition("=")
+        first, _, last = (span or name).strip().partition("-")
+        if not first.isdigit() or not (last or first).isdigit() or len(first + last) > 8:
+            return []
+        numbers += range(int(first), int(last or first) + 1)
+        if span:
+            found += [(number, _required(name)) for number in numbers]
+            numbers = []
+    in_order = sorted(found) if not numbers else []
+    return [name for _, name in in_order] if [number for number, _ in in_order] == [*range(len(in_order))] else []
 
 
 def _required(name: str) -> str:
@@ -208,60 +150,50 @@ def _required(name: str) -> str:
     return name.strip()
 
 
-def with_types(topology: Topology, types: GivenTypes) -> Topology:
+def with_types(topology: Topology, device_type: str | None) -> Topology:
     """The topology with the given types, and the figures that follow, for its devices without one."""
-    numbers = {device.id: place for place, device in enumerate(topology.devices) if device.type == UNTYPED}
-    types.require_used(numbers)
+    types = given_types(device_type, [device.id for device in topology.devices if device.type == UNTYPED])
 
     def typed(device: Device) -> Device:
-        kind = types.of(device.id, numbers[device.id]) if device.id in numbers else None
+        kind = types.get(device.id)
         if kind is None:
             return device
         made = device_of_type(device.id, kind, device.memory_bytes, device.meta)
-        return replace(
-            device,
-            type=made.type,
-            memory_bytes=made.memory_bytes,
-            flops_per_s=device.flops_per_s or made.flops_per_s,
-            memory_bytes_per_s=device.memory_bytes_per_s or made.memory_bytes_per_s,
-        )
+        flops_per_s, rate = device.flops_per_s or made.flops_per_s, device.memory_bytes_per_s or made.memory_bytes_per_s
+        return replace(made, flops_per_s=flops_per_s, memory_bytes_per_s=rate)
 
     return replace(topology, devices=tuple(map(typed, topology.devices)))
 
 
-def import_notes(topology: Topology, device_type: str | None) -> tuple[str, ...]:
-    """Lines for whoever imports a machine: its assumptions if no type was given, and `unlimited_gpus`."""
-    assumed = topology.meta.get("assumed", {}) if device_type is None else {}
-    told = "; ".join(f"{key}: {text}" for key, text in assumed.items() if key != "socket")
-    unlimited = unlimited_gpus(topology, imported=True)
-    notes = [f"no type was given, so this is assumed: {told}; give the right type with --type"] if told else []
-    return (*notes, *([] if unlimited is None else [unlimited]))
+def import_notes(topology: Topology) -> tuple[str, ...]:
+    """Lines for whoever imports a machine: its assumptions if no type was given, and `machine_notes`."""
+    assumed = [f"{kind} is {text}" for kind, text in topology.meta.get("assumed", {}).items()]
+    notes = [f"no type was given: {'; '.join(assumed)}; give the right type with --type"] if assumed else []
+    return (*notes, *machine_notes(topology, imported=True))
 
 
-def notes_on(topology: Topology) -> tuple[str, ...]:
-    """Lines for whoever plans on a machine: GPUs of unlimited memory, and types whose overhead is assumed."""
-    unlimited = unlimited_gpus(topology)
-    return (*([] if unlimited is None else [unlimited]), *assumed_overheads(topology))
-
-
-def unlimited_gpus(topology: Topology, imported: bool = False) -> str | None:
-    """A warning about GPUs whose memory a topology leaves unlimited; None if there are none.
+def machine_notes(topology: Topology, imported: bool = False) -> tuple[str, ...]:
+    """Lines about types whose launch overhead is that of their kind, and about GPUs whose memory is left unlimited.
 
     A device without rates counts only if it was imported and is thus real; it may belong to an example.
     """
+    unknown = {each.type: each for each in topology.devices if each.type not in DEVICE_TABLE and rates_of(each)}
+    notes = tuple(
+        f"device type {kind!r} is not in the device table: its ops take at least "
+        f"{format_seconds(overhead_of(device).value)}, the overhead of its kind; profile the model, or give dispatch_s"
+        for kind, device in unknown.items()
+        if device.dispatch_s is None
+    )
     found = [
         device
         for device in topology.devices
         if device.memory_bytes is None and not is_core(device) and (imported or rates_of(device) is not None)
     ]
     if not found:
-        return None
+        return notes
     names = ", ".join(device.id for device in found[:4]) + (", …" if len(found) > 4 else "")
-    entry = DEVICE_TABLE.get(found[0].type)
-    size = ""
-    if entry is not None and entry.memory_bytes is not None:
-        size = f" ({found[0].type}: {format_bytes(entry.memory_bytes)})"
     return (
+        *notes,
         f"topology {topology.name!r} leaves the memory of {names} (type {found[0].type}) unlimited: a plan may need "
-        f"more than there is; give memory_bytes{size}, or import the machine with --type"
+        "more than there is; give memory_bytes, or import the machine with --type",
     )

@@ -1,31 +1,18 @@
 """Sets of ops become one op each: its cost, its memory, its inputs and outputs; and a plan of it is expanded again."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import networkx as nx
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op, TensorSpec
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
 from dlplacer.problem.simulate import in_order, replay_plan
 
-
-@dataclass(frozen=True)
-class Outputs:
-    """The outputs of a group.
-
-    Attributes
-    ----------
-    index
-        (Member, its output) → output of the group, for all that is read outside and all that nothing reads.
-    specs
-        By output of the group; empty if a member does not give its own.
-    """
-
-    index: Mapping[tuple[str, int], int]
-    specs: tuple[TensorSpec, ...]
+Outputs = Mapping[tuple[str, int], int]
+"""(Member, its output) → output of the group, for all that is read outside and all that nothing reads."""
 
 
 def joined_outputs(graph: OpGraph, members: Sequence[str]) -> Outputs:
@@ -38,13 +25,7 @@ def joined_outputs(graph: OpGraph, members: Sequence[str]) -> Outputs:
         unread = range(len(graph.op(member).outputs)) if not edges else ()
         for output in dict.fromkeys((*leaving, *unread)):
             index[member, output] = len(index)
-    specs = []
-    for member, output in index:
-        own = graph.op(member).outputs
-        if output >= len(own):
-            return Outputs(index, ())
-        specs.append(own[output])
-    return Outputs(index, tuple(specs))
+    return index
 
 
 def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> tuple[int, int]:
@@ -52,7 +33,7 @@ def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> t
     inside = {member: position for position, member in enumerate(members)}
     # The parts of the outputs that outlive the group.
     kept = dict.fromkeys(members, 0)
-    for member, output in outputs.index:
+    for member, output in outputs:
         op = graph.op(member)
         size = op.outputs[output].bytes if op.outputs else op.output_bytes
         kept[member] = min(op.output_bytes, kept[member] + size)
@@ -145,6 +126,9 @@ def _joined(graph: OpGraph, key: str, members: Sequence[str], kind: str, outputs
             f"group {key[1:]!r} mixes ops of the phases {', '.join(sorted(map(str, phases)))}; separate them"
         )
     output_bytes, workspace_bytes = joined_memory(graph, members, outputs)
+    made = [(graph.op(member), output) for member, output in outputs]
+    # Empty if a member does not give its own.
+    specs = tuple(op.outputs[output] for op, output in made if output < len(op.outputs))
     return Op(
         key,
         kind,
@@ -152,7 +136,7 @@ def _joined(graph: OpGraph, key: str, members: Sequence[str], kind: str, outputs
         flops=sum(op.flops for op in ops),
         bytes_accessed=sum(op.bytes_accessed for op in ops),
         dtype=max(ops, key=lambda op: (op.flops, op.dtype is not None)).dtype,
-        outputs=outputs.specs,
+        outputs=specs if len(specs) == len(made) else (),
         weight_bytes=sum(op.weight_bytes for op in ops),
         gradient_bytes=sum(op.gradient_bytes for op in ops),
         state_bytes=sum(op.state_bytes for op in ops),
@@ -251,7 +235,7 @@ def _edges(
         source, target = owner.get(edge.source, edge.source), owner.get(edge.target, edge.target)
         if source == target:
             continue
-        output = outputs[source].index[edge.source, edge.output] if source in outputs else edge.output
+        output = outputs[source][edge.source, edge.output] if source in outputs else edge.output
         ends = names.get(source, source), names.get(target, target)
         moved = replace(edge, source=ends[0], target=ends[1], output=output)
         if not edge.bytes and edge.tensor == f"{edge.source}:{edge.output}->{edge.target}":

@@ -1,6 +1,5 @@
 """Granularities of a graph: ATen ops, fused chains, or modules."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
@@ -155,16 +154,11 @@ _SUFFIX = {"backward": ".backward", "optimizer": ".update"}
 _OUTSIDE = "step"
 
 
-def by_module(graph: OpGraph, depth: int | None = None) -> dict[str, str]:
+def by_module(graph: OpGraph) -> dict[str, str]:
     """Op → label of its module and phase: ``layer1.0``, ``layer1.0.backward``, ``layer1.0.update``.
 
     A module without sub-modules counts as part of the module that holds it. Ops outside all modules, as those of the
     loss, belong to ``step``; inputs stay alone.
-
-    Parameters
-    ----------
-    depth
-        Cut paths after that many names instead.
     """
     paths = {op.module for op in graph.ops if op.module}
     holders = {path[:position] for path in paths for position, letter in enumerate(path) if letter == "."}
@@ -176,8 +170,7 @@ def by_module(graph: OpGraph, depth: int | None = None) -> dict[str, str]:
         if op.kind not in _LOOSE and latest <= PHASES.index(op.phase or PHASES[-1]):
             path = op.module or _OUTSIDE
             holder = path.rpartition(".")[0]
-            whole = path if path in holders or not holder else holder
-            label = whole if depth is None else ".".join(path.split(".")[:depth])
+            label = path if path in holders or not holder else holder
             label_of[op.id] = label + _SUFFIX.get(op.phase or "", "")
     return label_of
 
@@ -196,15 +189,16 @@ def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
     ----------
     granularity
         ``aten``: as it is. ``fused``: chains of ops that always run together. ``module``: one op for each module and
-        phase, where a module without sub-modules counts as part of the one that holds it. ``module:2``: one op for each
-        module path cut after two names. Ops that would wait for each other in a circle stay apart.
+        phase, where a module without sub-modules counts as part of the one that holds it. Ops that would wait for each
+        other in a circle stay apart.
 
     Raises
     ------
     InputError
         If the granularity is none of these, or the graph has been coarsened already.
     """
-    depth = _depth(granularity)
+    if granularity not in GRANULARITIES:
+        raise InputError(f"granularity is {granularity!r}; use one of {', '.join(GRANULARITIES)}")
     if granularity == FINEST:
         return graph
     described = graph.capture or {}
@@ -212,14 +206,13 @@ def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
         raise InputError(
             f"the graph has granularity {described['granularity']!r} already; start from the graph of ATen ops"
         )
-    kind = "fused" if granularity == "fused" else "module"
-    label_of = chains(graph) if kind == "fused" else by_module(graph, depth)
-    if kind == "module":
+    label_of = chains(graph) if granularity == "fused" else by_module(graph)
+    if granularity == "module":
         # Only the machine knows if a device is of a type: modules come apart where their ops name different ones.
         named = {op.id: f" on {', '.join(sorted(op.devices))}" for op in graph.ops if op.devices is not None}
         label_of = {name: label + named.get(name, "") for name, label in label_of.items()}
     joining = {name: label for name, label in label_of.items() if graph.op(name).kind not in _STORED}
-    coarse = contract(graph, acyclic_groups(graph, joining), kind, _with_readers(graph))
+    coarse = contract(graph, acyclic_groups(graph, joining), granularity, _with_readers(graph))
     if graph.capture is None:
         return coarse
     coarse = replace(coarse, capture={**graph.capture, "granularity": granularity})
@@ -238,11 +231,3 @@ def _with_readers(graph: OpGraph) -> dict[str, str]:
             if module is not None and devices == {stored.devices}:
                 together.update(dict.fromkeys((stored.id, *readers), module))
     return together
-
-
-def _depth(granularity: str) -> int | None:
-    """The depth that ``module:N`` names."""
-    named = re.fullmatch(r"module:([1-9]\d*)", granularity)
-    if named is None and granularity not in GRANULARITIES:
-        raise InputError(f"granularity is {granularity!r}; use one of {', '.join(GRANULARITIES)}, or module:DEPTH")
-    return int(named[1]) if named else None

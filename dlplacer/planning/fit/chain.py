@@ -12,7 +12,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Topology
-from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.machines.costs.links import Wiring
 from dlplacer.machines.costs.roofline_times import required_time_s
 from dlplacer.solvers.heuristics.contiguous import Floats, alike_devices, best_runs, runs_within, set_count
 

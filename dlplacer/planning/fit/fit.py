@@ -354,13 +354,9 @@ def _planned(
 
 def _too_large(question: Question, chain: ChainCosts) -> InfeasibleError:
     needed, there = float(chain.sizes.sum()), float(chain.capacities.sum())
-    largest = int(chain.sizes.argmax())
-    cached = sum(op.state_bytes for op in chain.ops)
+    cached, largest = sum(op.state_bytes for op in chain.ops), float(chain.sizes.max())
     short = f"all {len(chain.devices)} devices together have {format_bytes(there)} for it"
-    if needed <= there:
-        short += (
-            f", but not in pieces for its largest op {chain.ops[largest].id!r}, {format_bytes(chain.sizes[largest])}"
-        )
+    short += f", but not in pieces for its largest op of {format_bytes(largest)}" if needed <= there else ""
     return InfeasibleError(
         f"{question.decoder.name} needs {format_bytes(needed)}, of which {format_bytes(cached)} are cache; {short} "
         f"({format_bytes(question.reserve_bytes)} are reserved on each). Shorten the context, store the cache or the "

@@ -11,7 +11,7 @@ from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes
 from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.machines.costs.device_table import EFFICIENCY
-from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.machines.costs.links import Wiring
 from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 from dlplacer.planning.fit.decoder import Decoder, DecoderPart, Serving
 

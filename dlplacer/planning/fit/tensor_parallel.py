@@ -7,8 +7,8 @@ from itertools import combinations
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.core.units import format_bytes
-from dlplacer.machines.costs.collectives import AlphaBeta
-from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.machines.costs.collectives import AlphaBeta, ring_all_reduce
+from dlplacer.machines.costs.links import Wiring
 from dlplacer.machines.costs.roofline import rates_of
 
 _MIXES = tuple(1 - step / 32 for step in range(33))
@@ -90,12 +90,10 @@ def _room(member: Device, kept_bytes: int) -> float:
 
 
 def _all_reduce(wiring: Wiring, names: Sequence[str]) -> AlphaBeta:
-    """A ring over the slowest link between two members: 2 (n − 1) rounds of an n-th of the vector."""
+    """A ring over the slowest link between two members."""
     lines = [wiring.channel(*pair) for pair in combinations(names, 2)]
-    rounds = 2 * (len(names) - 1)
-    return AlphaBeta(
-        rounds * max(line.latency_s for line in lines), rounds / len(names) * max(line.s_per_byte for line in lines)
-    )
+    slowest = AlphaBeta(max(line.latency_s for line in lines), max(line.s_per_byte for line in lines))
+    return ring_all_reduce(slowest, len(names))
 
 
 def _replaced(machine: Topology, names: Sequence[str], one: Device) -> Topology:

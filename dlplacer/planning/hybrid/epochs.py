@@ -220,7 +220,7 @@ class StatisticalEfficiency:
         if codec not in CODECS:
             known = ", ".join(CODECS)
             raise InputError(f"nothing is known of epochs with codec {codec!r}; give its factor, or use one of {known}")
-        noise, critical = CODECS[codec].noise, self._critical
+        noise, critical = CODECS[codec], self._critical
         if critical is None or math.isinf(critical.critical):
             return noise
         share = critical.critical / workers

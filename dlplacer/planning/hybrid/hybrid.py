@@ -73,7 +73,11 @@ def plan_hybrid(
         budgets.append(BestOfDevices.of(count, list(search.strategies(count)), smaller, is_compared))
         on_progress(count, devices)
     if budgets[-1].best is None:
-        raise InfeasibleError(search.why_nothing(devices))
+        raise InfeasibleError(
+            f"no strategy for up to {devices} devices: the model does not fit on one and no model-parallel degree of "
+            f"{', '.join(map(str, problem.degrees))} has a plan, or no batch converges by the epochs given; use more "
+            "devices or more memory, or check the epochs"
+        )
     work, epochs = problem.work, problem.efficiency.epochs(1)
     mini_batches = problem.samples / work.mini_batch if problem.samples and work.mini_batch else None
     reference_s = work.step_s * (1.0 if epochs is None else epochs) if search.fits_on_one() else None
@@ -136,16 +140,6 @@ class _Search:
             return ()
         return min(answers, key=lambda splits: max(split.speedup for split in splits), default=())
 
-    def why_nothing(self, devices: int) -> str:
-        """Why no strategy was found."""
-        known = self.problem.efficiency.epochs(1)
-        if known is None:
-            return "by the epochs given no batch converges, not even a single mini-batch; check them"
-        return (
-            f"no strategy for up to {devices} devices: the model does not fit on one device, and no model-parallel "
-            f"degree of {', '.join(map(str, self.problem.degrees))} has a plan; use more devices or more memory"
-        )
-
 
 def plan_notes(
     plan: HybridPlan, graph: OpGraph | None = None, efficiency: StatisticalEfficiency | None = None
@@ -168,11 +162,11 @@ def plan_notes(
     used = [best for each in plan.budgets if (best := each.best) is not None]
     assumed = {best.step.codec for best in used} - set(efficiency.codec_factors) if efficiency is not None else ()
     notes += [
-        f"epochs with codec {codec!r} are assumed to grow with its noise, up to {CODECS[codec].noise:g} times; measure "
+        f"epochs with codec {codec!r} are assumed to grow with its noise, up to {CODECS[codec]:g} times; measure "
         "them (dlplacer epochs --codecs), or give 'codec_factor' in the epochs file: 1 where training takes as long, "
         "as in the tables of Wen et al. 2017"
         for codec in sorted(assumed)
-        if CODECS[codec].noise > 1
+        if CODECS[codec] > 1
     ]
     most = max((strategy.split.micro_batches for strategy in used), default=1)
     return (*notes, *(() if graph is None else mixing_warnings(graph, most)))

@@ -177,20 +177,18 @@ def _planned(
     batch: int, step: StepChoices, memory_bytes: int, dataset_size: int | None, epochs: float | None
 ) -> BatchPlan:
     bound_bytes = memory_bytes - _memory_bytes(step, ()) + step.workspace_bytes
-    if epochs is None:
-        return BatchPlan(
-            batch, bound_bytes, None, None, (), None, None, "nothing is known of training with so large a batch"
-        )
-    chosen = _recomputed(step, memory_bytes)
+    chosen = None if epochs is None else _recomputed(step, memory_bytes)
     if chosen is None:
         least_bytes = step.fixed_bytes + max((each.stored_bytes for each in step.modules.values()), default=0)
-        reason = (
-            f"weights, gradients, inputs and activations between modules need {least_bytes} bytes; the device has "
-            f"{memory_bytes}"
-        )
+        reason = "nothing is known of training with so large a batch"
+        if epochs is not None:
+            reason = (
+                f"weights, gradients, inputs and activations between modules need {least_bytes} bytes; the device has "
+                f"{memory_bytes}"
+            )
         return BatchPlan(batch, bound_bytes, None, None, (), epochs, None, reason)
     step_s = step.fixed_s + sum(step.modules[name].time_s for name in chosen)
-    training_s = None if dataset_size is None else math.ceil(dataset_size / batch) * step_s * epochs
+    training_s = None if dataset_size is None or epochs is None else math.ceil(dataset_size / batch) * step_s * epochs
     return BatchPlan(batch, bound_bytes, step_s, _memory_bytes(step, chosen), chosen, epochs, training_s)
 
 

@@ -7,19 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from dlplacer.core.errors import InfeasibleError, InputError
 
 MOST_WORKERS = 10**18
 """More devices are none, and their products with times would leave the range of floats."""
-
-
-class ScalingEfficiency(Protocol):
-    """A closed form of the scaling efficiency, as the planner asks for it."""
-
-    def efficiency(self, workers: int) -> float:
-        """SE_N of plain data parallelism over so many workers; 1 for one."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +55,10 @@ class RingOverhead:
         """1 ÷ (1 + ρ (N − 1)/N + λ (N − 1))."""
         require_workers(workers)
         return 1 / (1 + (workers - 1) * (self.bandwidth / workers + self.latency))
+
+
+ScalingEfficiency: TypeAlias = ConstantEfficiency | RingOverhead
+"""The closed forms of the scaling efficiency of plain data parallelism that the planner asks for."""
 
 
 def require_workers(workers: int) -> None:
@@ -118,12 +115,13 @@ def fit_scaling(points: Sequence[tuple[int, float]]) -> ScalingFit:
 
     ordered = sorted(points)
     counts = len({workers for workers, _ in ordered})
-    if counts < 2:
-        raise InputError(f"{len(ordered)} points for a scaling fit; measure a step at two device counts or more")
     for workers, step_s in ordered:
-        if not (workers >= 1 and 0 < step_s < math.inf):
-            raise InputError(f"point ({workers} devices, {step_s} s) of a scaling fit; both must be positive")
         require_workers(workers)
+        if counts < 2 or not 0 < step_s < math.inf:
+            raise InputError(
+                f"step of {step_s} s on {workers} devices, one of {counts} device counts; give two counts or more, and "
+                "positive seconds"
+            )
     slowest = ordered[0]
     for workers, step_s in ordered:
         if step_s < _LEAST_SHARE * slowest[1]:

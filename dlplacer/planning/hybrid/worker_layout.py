@@ -8,7 +8,7 @@ from itertools import combinations
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.machines.costs.links import Wiring
 
 NETWORK = "network"
 

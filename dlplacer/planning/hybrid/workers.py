@@ -38,8 +38,6 @@ class WorkerSplit:
     def __post_init__(self) -> None:
         if not 0 < self.speedup < float("inf"):
             raise InputError(f"model-parallel speedup is {self.speedup}; it must be positive and finite")
-        if self.micro_batches < 1:
-            raise InputError(f"{self.micro_batches} micro-batches; there must be at least 1")
 
 
 ModelParallel = Callable[[int, Topology | None], float | WorkerSplit | Iterable[WorkerSplit] | None]
@@ -151,10 +149,13 @@ def shares_of(graph: OpGraph, placed: Iterable[tuple[str, str]], topology: Topol
 class PipelinedWorkers(SplitPerMachine):
     """The best pipeline over all devices of a worker, with its number of micro-batches.
 
-    There is no split if the graph exceeds a machine's memory, or has fewer parts than the machine has devices.
+    There is no split if the graph exceeds a machine's memory, has fewer parts than the machine has devices, or ops that
+    are held together.
     """
 
     def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
+        if self.graph.constraints:
+            return None
         try:
             plan = plan_pipeline(self.graph, topology, stages=degree)
         except InfeasibleError:

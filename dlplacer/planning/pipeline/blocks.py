@@ -308,34 +308,12 @@ def _trained(graph: OpGraph) -> set[str | None]:
 
 
 def require_stages(blocks: Blocks, stages: int) -> None:
-    """A graph can be cut into so many stages only if it has as many blocks.
-
-    Raises
-    ------
-    InfeasibleError
-        Naming a weight that holds the largest block together, if one does.
-    """
-    if len(blocks.members) >= stages:
-        return
-    largest = max(range(len(blocks.members)), key=lambda block: len(blocks.members[block]))
-    tied = binding_weight(blocks, largest)
-    reason = f"; {tied} is read from its first op to its last and cannot be in two stages" if tied else ""
-    raise InfeasibleError(
-        f"graph {blocks.graph.name!r} has {len(blocks.members)} parts that a pipeline can separate, fewer than the "
-        f"{stages} stages asked for{reason}; use fewer stages"
-    )
-
-
-def binding_weight(blocks: Blocks, block: int) -> str | None:
-    """Kind and name of the parameter or buffer that most forward ops of a block read, if several do."""
-    graph, inside = blocks.graph, set(blocks.members[block])
-    readers = {
-        graph.ops[op].id: sum(graph.index[edge.target] in inside for edge in graph.edges_from[graph.ops[op].id])
-        for op in inside
-        if graph.ops[op].kind in _WEIGHTS
-    }
-    name = max(readers, key=readers.__getitem__, default=None)
-    return f"{graph.op(name).kind} {name!r}" if name is not None and readers[name] > 1 else None
+    """Raise InfeasibleError unless a graph has as many blocks as stages."""
+    if len(blocks.members) < stages:
+        raise InfeasibleError(
+            f"graph {blocks.graph.name!r} has {len(blocks.members)} parts that a pipeline can separate, fewer than the "
+            f"{stages} stages asked for; use fewer stages"
+        )
 
 
 MOST_CUTS = 1500

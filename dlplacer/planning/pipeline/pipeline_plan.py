@@ -220,16 +220,14 @@ class _Player:
 _TIMES, _SIZES = ("forward", "backward", "weight", "update"), ("memory", "sends", "returns")
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A contiguous part of the model on a device.
+@dataclass(frozen=True, kw_only=True)
+class Stage(StageTimes):
+    """A contiguous part of the model on a device, with its times for one micro-batch.
 
     Attributes
     ----------
     ops
         Its forward ops, weights among them, in an order in which they can run.
-    forward_s, backward_s, weight_s
-        Seconds per micro-batch; `weight_s` is the part of the backward that is for the weights alone.
     later
         Its backward ops that earlier stages wait for, those for its weights alone, and its optimizer ops.
     memory_bytes
@@ -240,10 +238,6 @@ class Stage:
 
     device: str
     ops: tuple[str, ...]
-    forward_s: float
-    backward_s: float
-    weight_s: float
-    update_s: float
     held: int
     memory_bytes: int
     sends_bytes: int

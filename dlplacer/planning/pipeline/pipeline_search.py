@@ -8,10 +8,9 @@ from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes
-from dlplacer.planning.pipeline.blocks import MOST_CUTS, STAGE_INPUTS, Cuts, binding_weight, cuts_of, require_stages
-from dlplacer.planning.pipeline.pipeline_plan import Hop, PipelinePlan, Stage, StageTimes, TiedStages, play
+from dlplacer.planning.pipeline.blocks import STAGE_INPUTS, Cuts, cuts_of, require_stages
+from dlplacer.planning.pipeline.pipeline_plan import Hop, PipelinePlan, Stage, TiedStages, play
 from dlplacer.planning.pipeline.pipeline_workload import (
-    MOST_CHAINS,
     DeviceChain,
     PipelineWorkload,
     batch_of,
@@ -20,7 +19,7 @@ from dlplacer.planning.pipeline.pipeline_workload import (
     mixing_warnings,
 )
 from dlplacer.planning.pipeline.schedules import SCHEDULES, Order, in_flight, order_of
-from dlplacer.planning.pipeline.stage_split import SplitProblem, StageSplit, fitting_split, least_memory_bytes
+from dlplacer.planning.pipeline.stage_split import SplitProblem, StageSplit, best_split, least_memory_bytes
 
 
 def evaluated(
@@ -30,8 +29,7 @@ def evaluated(
     # The first stage whose border holds the block.
     stage_of_block = problem.cuts.inside[list(split.borders)].argmax(axis=0).tolist()
     stages = tuple(_stages(work, problem, split, stage_of_block))
-    times = [StageTimes(stage.forward_s, stage.backward_s, stage.weight_s, stage.update_s) for stage in stages]
-    timeline = play(order, times, _hops(problem, split), _ties(work, problem, stage_of_block))
+    timeline = play(order, stages, _hops(problem, split), _ties(work, problem, stage_of_block))
     return PipelinePlan(
         name=work.graph.name,
         stages=stages,
@@ -42,7 +40,7 @@ def evaluated(
         exact=True,
         bottleneck_s=split.bottleneck_s,
         single_device_s=work.single_device_s,
-        warnings=(*mixing_warnings(work.graph, problem.micro_batches), *_binding(work, problem)),
+        warnings=mixing_warnings(work.graph, problem.micro_batches),
     )
 
 
@@ -139,21 +137,6 @@ def _ties(work: PipelineWorkload, problem: SplitProblem, stage_of_block: Sequenc
     return found
 
 
-def _binding(work: PipelineWorkload, problem: SplitProblem) -> tuple[str, ...]:
-    """The weight that holds more of the step in one stage than an equal share, where one does."""
-    seconds = work.block_s(work.times(problem.device(0).type, problem.micro_batches))
-    largest = int(seconds.argmax())
-    held_s, whole_s = float(seconds[largest]), float(seconds.sum())
-    name = binding_weight(work.blocks, largest)
-    if name is None or held_s * problem.stages <= whole_s:
-        return ()
-    return (
-        f"{name} is read from first to last by ops that take {100 * held_s / whole_s:.0f} % of the step and "
-        f"stay in one stage, so that no split is faster than {whole_s / held_s:.2f}x; give its layers their own, "
-        "or place ops instead",
-    )
-
-
 _MOST_PER_DEVICE = 16
 _MOST_PLAYED = 4
 
@@ -165,22 +148,16 @@ def plan_pipeline(
     stages: int | None = None,
     micro_batches: int | None = None,
     schedule: str | None = None,
-    most_cuts: int = MOST_CUTS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PipelinePlan:
     """The pipeline of least predicted step time.
-
-    Parameters
-    ----------
-    most_cuts
-        Beyond this many cuts, those along one order of the blocks are searched.
 
     Raises
     ------
     InfeasibleError
         If no split fits the memories; names the least that the fullest stage needs.
     """
-    search = Search(graph, topology, most_cuts)
+    search = Search(graph, topology)
     ranks = [stages] if stages is not None else range(2, max(2, len(topology.devices)) + 1)
     names = [schedule] if schedule is not None else list(SCHEDULES)
     if not search.blocks.trains:
@@ -226,45 +203,37 @@ def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
 class Search:
     """A graph on a machine, prepared once for all numbers of stages and micro-batches."""
 
-    def __init__(
-        self,
-        graph: OpGraph,
-        topology: Topology,
-        most_cuts: int = MOST_CUTS,
-        most_chains: int = MOST_CHAINS,
-    ) -> None:
+    def __init__(self, graph: OpGraph, topology: Topology) -> None:
+        if graph.constraints:
+            raise InputError("a pipeline keeps no pins or colocated ops; drop them, or place ops instead")
         self.work = PipelineWorkload(graph, topology)
         self.graph, self.topology, self.blocks = self.work.graph, topology, self.work.blocks
-        self.most_cuts, self.most_chains = most_cuts, most_chains
         self._chains: dict[tuple[int, bool], tuple[list[DeviceChain], bool]] = {}
 
     @cached_property
     def cuts(self) -> Cuts:
         """The cuts to choose from."""
-        return cuts_of(self.blocks, self.most_cuts)
+        return cuts_of(self.blocks)
 
     def plan(self, ranks: int, micro_batches: int, schedule: str) -> PipelinePlan:
         """The best pipeline over so many devices under a schedule."""
         order = order_of(schedule, ranks, micro_batches, self.blocks.trains)
         problems, all_tried = self.problems(order, micro_batches)
-        found = [(problem, *fitting_split(problem)) for problem in problems]
-        splits = [(problem, split, is_best) for problem, split, is_best in found if split is not None]
+        found = [(problem, best_split(problem)) for problem in problems]
+        splits = [(problem, split) for problem, split in found if split is not None]
         if not splits:
             raise InfeasibleError(self._no_room(problems))
         wraps = len(problems[0].held) > ranks
 
-        def estimate(found: tuple[SplitProblem, StageSplit, bool]) -> tuple[float, int]:
-            problem, split, _ = found
+        def estimate(found: tuple[SplitProblem, StageSplit]) -> tuple[float, int]:
+            problem, split = found
             return (micro_batches - 1) * split.bottleneck_s + split.sum_s, len(problem.chain.shared(wraps))
 
         splits.sort(key=estimate)
         name = schedule if self.blocks.trains else "forward"
-        exact = all_tried and self.cuts.exact and all(is_best for *_, is_best in found)
-        plans = [evaluated(self.work, problem, split, order, name) for problem, split, _ in splits[:_MOST_PLAYED]]
-        kept = [plan for plan in plans if self._keeps_constraints(plan)]
-        if not kept:
-            raise InfeasibleError(self._no_room(problems))
-        best = min(kept, key=lambda plan: plan.step_s)
+        exact = all_tried and self.cuts.exact and not wraps
+        plans = [evaluated(self.work, problem, split, order, name) for problem, split in splits[:_MOST_PLAYED]]
+        best = min(plans, key=lambda plan: plan.step_s)
         return best if exact else replace(best, exact=False)
 
     def problems(self, order: Order, micro_batches: int) -> tuple[list[SplitProblem], bool]:
@@ -273,55 +242,24 @@ class Search:
         require_stages(self.blocks, len(held))
         key = len(order), len(held) > len(order)
         if key not in self._chains:
-            marks = {device: tuple(blocks) for device, blocks in self.barred.items()}
-            self._chains[key] = chains_of(self.work.wiring, *key, self.most_chains, marks)
+            self._chains[key] = chains_of(self.work.wiring, *key)
         chains, all_tried = self._chains[key]
         compute = {
             kind: self.cuts.total(self.work.block_s(self.work.times(kind, micro_batches)))
             for kind in self.topology.device_types
         }
         holds = [held[stage] for stage in range(len(held))]
-        problems = [SplitProblem(self.cuts, chain, compute, micro_batches, holds, self.barred) for chain in chains]
+        problems = [SplitProblem(self.cuts, chain, compute, micro_batches, holds) for chain in chains]
         return problems, all_tried
-
-    @cached_property
-    def barred(self) -> Mapping[str, Sequence[int]]:
-        """Device → blocks of the cuts that hold an op pinned elsewhere."""
-        pins, ops = self.graph.constraints.pins, self.graph.ops
-        blocks = self.cuts.blocks
-        found: dict[str, list[int]] = {}
-        for block, members in enumerate(zip(blocks.members, blocks.backward, strict=True)):
-            wanted = {pins[ops[op].id] for part in members for op in part if ops[op].id in pins}
-            for device in self.topology.devices if wanted else ():
-                if not wanted <= {device.id, device.type}:
-                    found.setdefault(device.id, []).append(block)
-        return found
-
-    def _keeps_constraints(self, plan: PipelinePlan) -> bool:
-        """Backward ops may be in an earlier stage than their block, so pins and colocation are looked at in the end."""
-        held = self.graph.constraints
-        device = {
-            op: self.topology.device(stage.device)
-            for stage in plan.stages
-            for ops in (stage.ops, *stage.later)
-            for op in ops
-        }
-        kept = all(pin in (device[op].id, device[op].type) for op, pin in held.pins.items() if op in device)
-        return kept and all(len({device[op].id for op in ops if op in device}) < 2 for ops in held.colocate)
 
     def _no_room(self, problems: Sequence[SplitProblem]) -> str:
         problem = problems[0]
-        if self.graph.constraints:
-            return (
-                f"no split into {problem.stages} contiguous stages keeps the memory and all pins and colocated ops; "
-                "pin ops that follow each other to devices that do, or drop a pin"
-            )
         need = format_bytes(min(map(least_memory_bytes, problems)))
         largest = max(self.topology.devices, key=lambda device: device.memory_bytes or 0)
         each = problem.stages // len(problem.chain.devices)
-        fits = f"was found whose {each} stages on every device fit together" if each > 1 else "fits"
+        part = f" a {each}th part of its device each" if each > 1 else ""
         return (
-            f"no split into {problem.stages} stages {fits}: in the best one the fullest stage needs {need} with "
+            f"no split into {problem.stages} stages fits{part}: in the best one the fullest stage needs {need} with "
             f"{max(problem.held)} of {problem.micro_batches} micro-batches in flight, and the largest device "
             f"{largest.id!r} has {format_bytes(largest.memory_bytes or 0)}; use more stages, more micro-batches, or "
             "the schedule 1f1b"

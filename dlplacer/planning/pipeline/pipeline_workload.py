@@ -1,11 +1,10 @@
 """A graph on a machine as pipelines see it: its blocks, the costs of its ops, and the sequences of devices to try."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.machines.costs.collectives import AlphaBeta
-from dlplacer.machines.costs.message_routes import LinkDirection, Wiring
+from dlplacer.machines.costs.links import LinkDirection, Wiring
 from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 from dlplacer.machines.costs.roofline_times import required_time_s, with_times
 from dlplacer.planning.pipeline.blocks import blocks_of
@@ -181,20 +180,16 @@ class DeviceChain:
         return frozenset(tuple(numbers) for numbers in users.values() if len(numbers) > 1)
 
 
-def chains_of(
-    wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS, marks: Mapping[str, object] = MappingProxyType({})
-) -> tuple[list[DeviceChain], bool]:
+def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) -> tuple[list[DeviceChain], bool]:
     """The sequences of so many devices that no other one dominates; True if all sequences were tried.
 
-    Of two sequences with the same types, memories and marks, one whose routes are all at least as cheap and share no
+    Of two sequences with the same types and memories, one whose routes are all at least as cheap and share no
     link directions that those of the other do not makes every split at least as good, so the other is left out.
 
     Parameters
     ----------
     wraps
         True if a stage on the last device hands over to one on the first.
-    marks
-        Device → what else tells it apart, such as the blocks that it may not run.
 
     Raises
     ------
@@ -205,11 +200,11 @@ def chains_of(
     if not 1 <= ranks <= count:
         raise InputError(f"a pipeline over {ranks} devices; the topology has {count}: use 1 to {count}")
     found: dict[tuple[Routes, Shared, object], DeviceChain] = {}
-    sequences = list(islice(_sequences(wiring.topology, ranks, marks), most + 1))
+    sequences = list(islice(_sequences(wiring.topology, ranks), most + 1))
     for names in sequences[:most]:
         chain = _chain(wiring, names)
         if chain is not None:
-            kinds = tuple((each.type, each.memory_bytes, marks.get(each.id)) for each in chain.devices)
+            kinds = tuple((each.type, each.memory_bytes) for each in chain.devices)
             found.setdefault((chain.routes(wraps), chain.shared(wraps), kinds), chain)
     if not found:
         raise InfeasibleError(f"no {ranks} devices of topology {wiring.topology.name!r} are joined by links")
@@ -237,11 +232,11 @@ def _chain(wiring: Wiring, names: tuple[str, ...]) -> DeviceChain | None:
     return DeviceChain(tuple(map(wiring.topology.device, names)), lines[0], lines[1], directions[0], directions[1])
 
 
-def _sequences(topology: Topology, ranks: int, marks: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
+def _sequences(topology: Topology, ranks: int) -> Iterator[tuple[str, ...]]:
     """All sequences of different devices; of devices that nothing tells apart the first unused one stands for all."""
     leader: dict[str, str] = {}
     for device in topology.devices:
-        alike = (name for name in leader.values() if _are_twins(topology, device, topology.device(name), marks))
+        alike = (name for name in leader.values() if _are_twins(topology, device, topology.device(name)))
         leader[device.id] = next(alike, device.id)
 
     def extend(chosen: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -255,9 +250,9 @@ def _sequences(topology: Topology, ranks: int, marks: Mapping[str, object]) -> I
     return extend(())
 
 
-def _are_twins(topology: Topology, one: Device, other: Device, marks: Mapping[str, object]) -> bool:
+def _are_twins(topology: Topology, one: Device, other: Device) -> bool:
     """True if the machine stays the same when the two change places."""
-    if (one.type, one.memory_bytes, marks.get(one.id)) != (other.type, other.memory_bytes, marks.get(other.id)):
+    if (one.type, one.memory_bytes) != (other.type, other.memory_bytes):
         return False
     links = {
         frozenset((link.source, link.target)): (link.bytes_per_s, link.latency_s, link.duplex, link.count)

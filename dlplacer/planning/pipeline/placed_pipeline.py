@@ -2,21 +2,18 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 from dlplacer.check import violations
-from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InfeasibleError, InternalError, MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.assemble import plan_of
+from dlplacer.planning.assemble import plan_of, provenance_of
 from dlplacer.planning.pipeline.micro_batch_names import copy_id
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-from dlplacer.planning.provenance import provenance_of
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.bounds import critical_path, whole_area
@@ -60,17 +57,6 @@ def placed_pipeline(pipeline: PipelinePlan, graph: OpGraph, topology: Topology) 
     if broken:
         raise InternalError("the pipeline's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
     return plan
-
-
-def with_copies_held(graph: OpGraph, held: Constraints) -> OpGraph:
-    """The graph of micro-batches with the constraints of the step: they hold for every copy of an op."""
-    made: dict[str, list[str]] = {}
-    for op in graph.ops:
-        for name in op.origin or (op.id,):
-            made.setdefault(name, []).append(op.id)
-    pins = {copy: device for op, device in held.pins.items() for copy in made.get(op, ())}
-    sets = (tuple(copy for op in ops for copy in made.get(op, ())) for ops in held.colocate)
-    return replace(graph, constraints=Constraints(pins, tuple(ops for ops in sets if len(ops) > 1)))
 
 
 class _Expansion:

@@ -127,8 +127,6 @@ SCHEDULES: dict[str, Callable[[int, int], Order]] = {
 MOST_MICRO_BATCHES = 2**16
 """A schedule lists every pass of every micro-batch; with more the list, not the plan, would be the work."""
 
-STAGES_PER_RANK = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 1}
-
 
 def order_of(schedule: str, ranks: int, micro_batches: int, trains: bool = True) -> Order:
     """The order of a schedule by name; without a backward pass all schedules are one."""

@@ -1,7 +1,7 @@
 """The exact contiguous split: cuts chosen so that the slowest stage, or link, is as fast as it can be."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,6 @@ class SplitProblem:
         Device type → [cut] → seconds, forward and backward, of one micro-batch in all blocks before the cut.
     held
         [stage] → micro-batches in flight there.
-    barred
-        Device → blocks that pins keep from it.
-    rooms_bytes
-        [stage] → the most that it may take of its device's memory; empty for all of it.
     """
 
     cuts: Cuts
@@ -54,8 +50,6 @@ class SplitProblem:
     compute_s: Mapping[str, Any]
     micro_batches: int
     held: Sequence[int]
-    barred: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    rooms_bytes: Sequence[float] = ()
 
     @property
     def stages(self) -> int:
@@ -73,11 +67,9 @@ class SplitProblem:
         allowed = self.cuts.nested
         device = self.device(stage)
         if device.memory_bytes is not None:
-            room_bytes = self.rooms_bytes[stage] if self.rooms_bytes else device.memory_bytes
+            # Stages of one device share its memory equally, so that no split couples them.
+            room_bytes = device.memory_bytes * len(self.chain.devices) / self.stages
             allowed = allowed & (self.memory_bytes(stage) <= room_bytes)
-        if self.barred.get(device.id):
-            inside = self.cuts.inside[:, list(self.barred[device.id])].astype(np.float32)
-            allowed = allowed & ((1 - inside) @ inside.T == 0)
         return np.where(allowed, seconds, np.inf)
 
     def memory_bytes(self, stage: int) -> Any:
@@ -175,45 +167,3 @@ def least_memory_bytes(problem: SplitProblem) -> float:
 
 def _times(line: AlphaBeta, sizes: Any) -> Any:
     return np.where(sizes > 0, line.latency_s + line.s_per_byte * sizes, 0.0)
-
-
-def fitting_split(problem: SplitProblem) -> tuple[StageSplit | None, bool]:
-    """The best split found to fit; True if no better one exists.
-
-    Dynamic programming looks at one stage after another (`best_split`), so that memory which two stages share couples
-    them. Where the best split for stages one by one fits together, it is the best of all. Else every stage gets a part
-    of its device's memory: in the proportions of that split, or of the split that takes least of all memories.
-    """
-    split = best_split(problem)
-    if split is None or fits_together(problem, split):
-        return split, True
-    ranks = len(problem.chain.devices)
-    capacity = [float("inf") if (room := problem.device(k).memory_bytes) is None else float(room) for k in range(ranks)]
-    shares = []
-    for stage in range(problem.stages):
-        share = problem.memory_bytes(stage) / max(1.0, capacity[stage % ranks])
-        shares.append(np.where(np.isfinite(problem.stage_s(stage)), share, np.inf))
-    _, leanest = _least(np.add, [np.zeros(problem.cuts.count)] * problem.stages, shares)
-    fitting = []
-    for needs in (needs_bytes(problem, StageSplit(leanest, 0.0, 0.0)), needs_bytes(problem, split)):
-        parts = [need / (sum(needs[stage % ranks :: ranks]) or 1.0) for stage, need in enumerate(needs)]
-        rooms = [capacity[stage % ranks] * part for stage, part in enumerate(parts)]
-        found = best_split(replace(problem, rooms_bytes=rooms))
-        if found is not None and fits_together(problem, found):
-            fitting.append(found)
-    return min(fitting, key=lambda found: (found.bottleneck_s, found.sum_s), default=None), False
-
-
-def needs_bytes(problem: SplitProblem, split: StageSplit) -> list[float]:
-    """[stage] → the memory that it takes."""
-    borders = (0, *split.borders)
-    return [float(problem.memory_bytes(stage)[borders[stage], borders[stage + 1]]) for stage in range(problem.stages)]
-
-
-def fits_together(problem: SplitProblem, split: StageSplit) -> bool:
-    """True if every device has room for all of its stages."""
-    needs = needs_bytes(problem, split)
-    return all(
-        device.memory_bytes is None or sum(needs[rank :: len(problem.chain.devices)]) <= device.memory_bytes
-        for rank, device in enumerate(problem.chain.devices)
-    )

@@ -7,9 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from data_parallel.elastic.simulated_workers import SimulatedWorkers
-from frontend.torch.small_models import build
 from processes import run_ranks
-from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -18,41 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from dlplacer.data_parallel import OuterOptimizer, easgd
 
 STEPS = 7
-
-
-def trained_placed(rank: int) -> dict[str, Any]:
-    dist.init_process_group("gloo")
-    found: dict[str, Any] = {}
-    for name in ("placed", "step", "plain"):
-        torch.manual_seed(0)
-        job = build("convolutions")
-        with placed_at_random(job, seed=1) as placed:
-            model = job.module if name == "plain" else placed
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.add_(rank)
-            inner = torch.optim.SGD(model.parameters(), lr=0.01 * (rank + 1), momentum=0.9)
-            with OuterOptimizer(model, inner, easgd(0.2), sync_every=2) as outer:
-                for _ in range(STEPS):
-                    inner.zero_grad()
-                    if name == "step":
-                        placed.step(*job.args, *job.targets)
-                    else:
-                        loss = plain_loss(job, model) if name == "plain" else placed(*job.args, *job.targets)
-                        loss.backward()
-                    inner.step()
-            found[name] = {key: tensor.numpy().copy() for key, tensor in model.state_dict().items()}
-            found[f"{name} centre"] = {key: tensor.numpy() for key, tensor in outer.centre_state_dict().items()}
-    return found
-
-
-@needs_two_cores
-def test_a_placed_module_trains_like_the_plain_one() -> None:
-    for found in run_ranks(2, trained_placed):
-        for kind in ("", " centre"):
-            for name, expected in found[f"plain{kind}"].items():
-                for ours in ("placed", "step"):
-                    assert np.allclose(found[ours + kind][name], expected, rtol=1e-5, atol=1e-5), (ours, name)
 
 
 class Weights(nn.Module):

@@ -14,8 +14,7 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs import collectives
 from dlplacer.machines.costs.collectives import FREE, AlphaBeta
-from dlplacer.machines.costs.collectives_on_links import MachineCosts, rings, widest_ring
-from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.machines.costs.links import MachineCosts, Wiring, rings
 
 RATE, LATENCY_S = 1e9, 1e-6
 
@@ -80,17 +79,16 @@ def test_the_widest_ring_is_the_best_of_all_orders(count: int, random: object) -
     uplinks = tuple(Link(device.id, "switch", 0.5, 0.0, "half") for device in devices)
     links = tuple(Link(f"d{a}", f"d{b}", rate) for (a, b), rate in rates.items() if rate)
     wiring = Wiring(Topology(devices, (Router("switch"),), (*links, *uplinks)))
-    found = widest_ring(wiring, [device.id for device in devices])
-    assert found is not None
-    assert sorted(found.order) == sorted(device.id for device in devices)
+    found, rate = rings(wiring, [device.id for device in devices])[0]
+    assert sorted(found) == sorted(device.id for device in devices)
 
     def ring_rate(order: tuple[str, ...]) -> float:
         hops = ((a, b, 1.0) for a, b in pairwise((*order, order[0])))
         return 1 / wiring.round(hops).s_per_byte
 
     first, *rest = (device.id for device in devices)
-    assert found.bytes_per_s == pytest.approx(max(ring_rate((first, *order)) for order in permutations(rest)))
-    assert ring_rate(found.order) == pytest.approx(found.bytes_per_s)
+    assert rate == pytest.approx(max(ring_rate((first, *order)) for order in permutations(rest)))
+    assert ring_rate(found) == pytest.approx(rate)
 
 
 def pairs(count: int) -> list[tuple[int, int]]:
@@ -101,10 +99,10 @@ def heaviest_load(topology: Topology) -> float:
     """The load that all rings of a machine together put on a link direction ÷ what it carries, where that is most."""
     wiring = Wiring(topology)
     loads: dict[tuple[str, str], float] = {}
-    for ring in rings(wiring, names(topology)):
-        for a, b in pairwise((*ring.order, ring.order[0])):
+    for order, rate in rings(wiring, names(topology)):
+        for a, b in pairwise((*order, order[0])):
             for direction in wiring.directions(a, b):
-                loads[direction] = loads.get(direction, 0.0) + ring.bytes_per_s
+                loads[direction] = loads.get(direction, 0.0) + rate
     return max(load / wiring.rate(direction) for direction, load in loads.items())
 
 
@@ -114,7 +112,7 @@ def test_rings_side_by_side_never_overload_a_link(name: str) -> None:
 
 
 # With unequal links a third ring may meet both rings before it on one link, the first and the second on others.
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_rings_over_unequal_links_never_overload_one(seed: int) -> None:
     random = Random(seed)
     devices = tuple(Device(f"d{n}") for n in range(5))
@@ -125,8 +123,8 @@ def test_rings_over_unequal_links_never_overload_one(seed: int) -> None:
 def test_the_cube_mesh_of_a_dgx1_carries_six_nvlinks_of_rings() -> None:
     # each V100 has six NVLinks of 20.75 GB/s: no set of rings can carry more, and these four carry that
     found = rings(Wiring(load_topology("dgx1-v100-8gpu")), [f"gpu{n}" for n in range(8)])
-    assert sum(ring.bytes_per_s for ring in found) == pytest.approx(6 * 20.75e9)
-    assert [ring.bytes_per_s for ring in found] == pytest.approx([41.5e9, 41.5e9, 20.75e9, 20.75e9])
+    assert sum(rate for _, rate in found) == pytest.approx(6 * 20.75e9)
+    assert [rate for _, rate in found] == pytest.approx([41.5e9, 41.5e9, 20.75e9, 20.75e9])
 
 
 def test_a_ring_is_never_slower_for_knowing_the_links() -> None:

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.op import Op
-from dlplacer.core.topology import Device, Topology
+from dlplacer.core.topology import Device
 from dlplacer.machines.costs.device_table import DEVICE_TABLE
-from dlplacer.machines.costs.roofline import Rates, assumed_overheads, rates_of, rates_of_type, roofline_s
+from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 
-V100 = rates_of_type("V100")
+V100 = rates_of(Device("V100", "V100"))
 ROUND = Rates({"float32": 1e12, "float16": 4e12}, 1e11, 1e-6)
 WORK = st.floats(min_value=0, max_value=1e16)
 RATE = st.floats(min_value=1e6, max_value=1e16)
@@ -42,28 +42,16 @@ def test_dtype_chooses_the_rate() -> None:
     assert roofline_s(op(2.8e12, dtype="float32"), ROUND) == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8", None])
-def test_a_dtype_that_is_not_listed_takes_the_rate_of_float32(dtype: str | None) -> None:
-    assert roofline_s(op(2.8e12, dtype=dtype), ROUND) == roofline_s(op(2.8e12, dtype="float32"), ROUND)
-    assert V100 is not None
-    assert V100.peak_flops_per_s(dtype) == 15.7e12
-
-
 def test_a_missing_arithmetic_rate_is_named() -> None:
-    with pytest.raises(InputError, match=r"op 'conv1' computes 5 FLOP in float64.*float64 nor float32; add it to the"):
+    with pytest.raises(InputError, match=r"op 'conv1' computes 5 FLOP in float64.*float64 nor float32"):
         roofline_s(op(5, 5, "float64"), Rates({"float16": 1e12}, 1e9))
 
 
-def test_an_unknown_type_takes_the_overhead_of_its_kind_and_is_told_once() -> None:
-    gpus = [Device(f"a{n}", "abacus", flops_per_s=2e9, memory_bytes_per_s=1e8) for n in range(2)]
+def test_an_unknown_type_takes_the_overhead_of_its_kind() -> None:
+    gpu = Device("a", "abacus", flops_per_s=2e9, memory_bytes_per_s=1e8)
     core = Device("x", "xeon", flops_per_s=2e9, memory_bytes_per_s=1e8, asynchronous=False)
-    assert rates_of(gpus[0]) == Rates({"float32": 2e9}, 1e8, 7e-6)
+    assert rates_of(gpu) == Rates({"float32": 2e9}, 1e8, 7e-6)
     assert rates_of(core) == Rates({"float32": 2e9}, 1e8, 5e-6)
-    told = assumed_overheads(Topology((*gpus, core, Device("v", "V100"), Device("y", "measured", dispatch_s=9e-6))))
-    assert [("abacus" in line, "7 us" in line, "xeon" in line, "5 us" in line) for line in told] == [
-        (True, True, False, False),
-        (False, False, True, True),
-    ]
 
 
 def test_rates_per_dtype_of_the_topology_replace_those_they_name() -> None:
@@ -76,7 +64,7 @@ def test_rates_per_dtype_of_the_topology_replace_those_they_name() -> None:
 def test_more_work_is_never_faster(
     flops: float, more_flops: float, moved: float, more_moved: float, device_type: str, dtype: str
 ) -> None:
-    rates = rates_of_type(device_type)
+    rates = rates_of(Device(device_type, device_type))
     assert rates is not None
     less_s = roofline_s(op(flops, moved, dtype), rates)
     assert 0 <= less_s <= roofline_s(op(flops + more_flops, moved + more_moved, dtype), rates)

@@ -7,10 +7,8 @@ import pytest
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
-from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 from dlplacer.machines.costs.roofline_times import with_roofline_times, with_times
-from dlplacer.problem.problem import build_problem
 
 FAST = Device("fast0", "fast", flops_per_s=1e12, memory_bytes_per_s=1e11)
 SLOW = Device("slow0", "slow", flops_per_s=1e10, memory_bytes_per_s=1e11)
@@ -54,28 +52,15 @@ def test_a_rate_that_is_missing_leaves_the_ops_that_need_it() -> None:
     assert timed.op("moves").time_s is None
 
 
-def test_what_has_no_time_is_reported_when_the_problem_is_built() -> None:
-    topology = Topology((ODD,))
-    with pytest.raises(InputError, match="op 'work' has no time for device 'odd0' of type 'odd'"):
-        build_problem(with_times(graph(WORK), topology), topology, Options.paper())
-
-
 @pytest.mark.parametrize("allowed", [("fast",), ("fast0",), ("fast0", "elsewhere")])
 def test_types_where_the_op_may_not_run_get_no_time(allowed: tuple[str, ...]) -> None:
     assert times(replace(WORK, devices=allowed), FAST, SLOW) == pytest.approx({"fast": 0.01})
 
 
-def test_completing_twice_changes_nothing() -> None:
-    topology = Topology((FAST, SLOW, ODD))
-    once = with_times(graph(WORK, Op("weight", "parameter")), topology)
-    assert with_times(once, topology) is once
-
-
 def test_unequal_arithmetic_rates_of_one_type_are_refused() -> None:
     with pytest.raises(
         InputError,
-        match=r"devices 'fast0' and 'fast1' are both of type 'fast', but flops_per_s is 1e\+12 on one and "
-        r"\{float32: 2e\+12\} on the other;.*make them equal, or give them different types",
+        match="devices 'fast0' and 'fast1' are both of type 'fast', but flops_per_s is",
     ):
         times(WORK, FAST, SLOW, replace(FAST, id="fast1", flops_per_s={"float32": 2e12}))
 

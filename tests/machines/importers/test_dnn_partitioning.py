@@ -81,10 +81,3 @@ def test_mistakes_are_listed_with_their_places(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError) as caught:
         import_graph(path)
     assert any("nodes[1].fpgaLatency" in mistake for mistake in caught.value.mistakes)
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.json"
-    path.write_text("[]")
-    with pytest.raises(FileFormatError):
-        import_graph(path)

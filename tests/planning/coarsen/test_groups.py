@@ -36,24 +36,6 @@ def test_the_quotient_has_no_circle_and_no_op_is_lost(seed: int) -> None:
         assert list(members) == sorted(members, key=position.__getitem__)
 
 
-# Labels that could stay whole do: nothing is cut without a circle.
-@pytest.mark.parametrize("seed", range(6))
-def test_groups_without_circles_stay_whole(seed: int) -> None:
-    graph = random_graph(seed)
-    labels = random_labels(graph, seed, labels=2)
-    quotient = nx.DiGraph()
-    for edge in graph.edges:
-        source, target = labels.get(edge.source, edge.source), labels.get(edge.target, edge.target)
-        if source != target:
-            quotient.add_edge(source, target)
-    if not nx.is_directed_acyclic_graph(quotient):
-        return
-    groups = acyclic_groups(graph, labels)
-    for label in set(labels.values()):
-        members = {op for op, own in labels.items() if own == label}
-        assert len(members) == 1 or set(groups[label]) == members
-
-
 # x → a → y → b → z: x, y and z carry one label, a and b another, and each side waits for the other.
 def test_the_widest_group_of_a_circle_is_cut() -> None:
     graph = chain("x>a", "a>b", "b>z", "x>z", "w>a")

@@ -94,8 +94,10 @@ def test_the_cache_of_eight_l4_is_short_with_equal_stages() -> None:
     """vllm#6920: Llama-3-70B in FP8 on eight L4 had 1,476 blocks of cache, and 3,078 with fewer layers on both ends."""
     decoder = decoder_of_config(LLAMA_70B, "Llama-3-70B", "fp8")
     # The memory in use is chosen so that equal stages have the first number; the second one follows.
-    box = dp.new_topology("8x L4", used=["13.1 GiB"])
-    longest = fit(decoder, box, Serving(objective="throughput"), longest=True, reserve_bytes=0)
+    used_bytes = int(13.1 * 2**30)
+    longest = fit(
+        decoder, dp.new_topology("8x L4"), Serving(objective="throughput"), longest=True, reserve_bytes=used_bytes
+    )
     even = next(one for one in longest.alternatives if one.name == "even")
     assert longest.binds == "cache"
     assert even.max_context / 16 == pytest.approx(1476, rel=0.01)

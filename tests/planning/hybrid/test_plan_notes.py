@@ -1,16 +1,13 @@
 """What a hybrid plan must not claim, and what it says of itself."""
 
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.files.load import load_graph
 from dlplacer.machines.costs.gradient_codecs import exchanges
 from dlplacer.planning.hybrid.epochs import CriticalBatch, EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid, plan_notes
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
 from dlplacer.planning.hybrid.step_times import GradientLayer, OnMachine, Work
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout
-from dlplacer.planning.hybrid.workers import SpeedupTable, WorkerSplit
+from dlplacer.planning.hybrid.workers import SpeedupTable
 
 WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
 
@@ -46,18 +43,3 @@ def test_an_assumed_factor_of_a_codec_is_named_and_a_given_one_is_not() -> None:
     assert not [
         each for each in plan_notes(plan, None, StatisticalEfficiency(base, {"ternary": 1.0})) if "noise" in each
     ]
-
-
-def test_batch_norm_is_warned_of_where_the_best_strategy_cuts_the_mini_batch() -> None:
-    """A pipeline of 4 micro-batches is the best: its batch norms see a quarter of the batch, as `solve` says too."""
-    graph = load_graph("inception_v3-train")
-    efficiency = StatisticalEfficiency(CriticalBatch(1.0, 1.0))
-
-    def warned(parts: int, of: OpGraph) -> tuple[str, ...]:
-        split = WorkerSplit(1.9, "pipeline", parts)
-        return plan_notes(plan_hybrid(HybridProblem(Work(1.0), efficiency, lambda *_: split, degrees=(2,)), 2), of)
-
-    (text,) = warned(4, graph)
-    assert "will see one of 4 micro-batches at a time" in text
-    assert warned(1, graph) == ()
-    assert warned(4, OpGraph((Op("a", "mm", 1.0),))) == ()

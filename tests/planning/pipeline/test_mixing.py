@@ -28,8 +28,6 @@ TENSORS = [{"tensor": "x"}] * 5
     [
         ("aten._native_batch_norm_legit_functional", [*TENSORS, True, 0.1, 1e-5], True),
         ("aten._native_batch_norm_legit_functional", [*TENSORS, False, 0.1, 1e-5], False),
-        ("aten.native_batch_norm", [], True),
-        ("aten._native_batch_norm_legit_no_training", TENSORS, False),
         ("aten.native_group_norm", TENSORS, False),
     ],
 )

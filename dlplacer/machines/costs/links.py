@@ -1,11 +1,12 @@
-"""Costs of collectives on the devices of a real machine, and the rings through them."""
+"""Messages and collectives over the links of a real machine: routes, shared links, rings, and their costs."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
-from dlplacer.core.errors import InputError
+from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.collectives import (
     ALGORITHMS,
@@ -20,7 +21,109 @@ from dlplacer.machines.costs.collectives import (
 )
 from dlplacer.machines.costs.device_table import is_core
 from dlplacer.machines.costs.gradient_codecs import CollectiveCosts
-from dlplacer.machines.costs.message_routes import LinkDirection, Wiring
+
+Message = tuple[str, str, float]
+"""Sending device, receiving device, share of the full vector that the message carries."""
+
+LinkDirection = tuple[str, str]
+"""A link in one direction; a half-duplex link is one link direction, its ends in order of name."""
+
+
+class Wiring:
+    """The routes between the devices of a topology.
+
+    A message takes the route of the highest rate through routers, among those the one of least latency; only where
+    no routers join two devices do other devices relay. Both directions take the same route.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._routes_from: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._directions: dict[tuple[str, str], tuple[LinkDirection, ...]] = {}
+        self._channels: dict[tuple[str, str], AlphaBeta] = {}
+
+    def route(self, source: str, target: str) -> tuple[str, ...]:
+        """The nodes that a message visits, both ends included.
+
+        Raises
+        ------
+        InfeasibleError
+            If no links join them.
+        """
+        for name in (source, target):
+            if name not in self.topology.device_index:
+                raise InputError(f"{name!r} is not a device of topology {self.topology.name!r}; use one that it lists")
+        # One search serves both directions, and the rounds of a pull are those of the push turned round.
+        if self.topology.device_index[target] < self.topology.device_index[source]:
+            return self.route(target, source)[::-1]
+        if source not in self._routes_from:
+            self._routes_from[source] = self._search(source, relay=False)
+            if len(self._routes_from[source]) + 1 < len(self.topology.devices):
+                self._routes_from[source] = {**self._search(source, relay=True), **self._routes_from[source]}
+        if target not in self._routes_from[source]:
+            raise InfeasibleError(
+                f"devices {source!r} and {target!r} of topology {self.topology.name!r} are not joined by any links; "
+                "use devices of one connected part"
+            )
+        return self._routes_from[source][target]
+
+    def channel(self, source: str, target: str) -> AlphaBeta:
+        """The line of one message that has the links to itself; nothing from a device to itself."""
+        if source == target:
+            return FREE
+        if (source, target) not in self._channels:
+            links = [self.topology.link_between[hop] for hop in pairwise(self.route(source, target))]
+            slowest = min(link.total_bytes_per_s for link in links)
+            self._channels[source, target] = AlphaBeta(sum(link.latency_s for link in links), 1 / slowest)
+        return self._channels[source, target]
+
+    def directions(self, source: str, target: str) -> tuple[LinkDirection, ...]:
+        """The link directions that a message occupies."""
+        if (source, target) not in self._directions:
+            hops = pairwise(self.route(source, target))
+            self._directions[source, target] = tuple(self.topology.link_between[hop].direction(hop) for hop in hops)
+        return self._directions[source, target]
+
+    def round(self, messages: Iterable[Message]) -> AlphaBeta:
+        """The line of messages that all start at once.
+
+        Messages share a link direction by taking turns or splitting its rate, so that the link direction with the most
+        bytes for its rate decides β; α is the largest latency of any of them. Messages to oneself cost nothing.
+        """
+        loads: dict[LinkDirection, float] = defaultdict(float)
+        latency_s = 0.0
+        for source, target, share in messages:
+            if source != target:
+                for direction in self.directions(source, target):
+                    loads[direction] += share
+                latency_s = max(latency_s, self.channel(source, target).latency_s)
+        return AlphaBeta(
+            latency_s, max((load / self.rate(direction) for direction, load in loads.items()), default=0.0)
+        )
+
+    def rate(self, direction: LinkDirection) -> float:
+        """Bytes per second that a link direction carries."""
+        return self.topology.link_between[direction].total_bytes_per_s
+
+    def _search(self, source: str, relay: bool) -> dict[str, tuple[str, ...]]:
+        """Target device → its route: of the highest rate, then of least latency."""
+        import networkx as nx
+
+        devices, routes = self.topology.device_index, dict[str, tuple[str, ...]]()
+        hops = {
+            hop: link
+            for hop, link in self.topology.link_between.items()
+            if relay or hop[0] == source or hop[0] not in devices
+        }
+        for rate in sorted({link.total_bytes_per_s for link in hops.values()}, reverse=True):
+            graph = nx.DiGraph()
+            graph.add_node(source)
+            wide = ((*hop, link.latency_s) for hop, link in hops.items() if link.total_bytes_per_s >= rate)
+            graph.add_weighted_edges_from(wide)
+            for name, route in nx.single_source_dijkstra_path(graph, source).items():
+                routes.setdefault(name, tuple(route))
+        return {name: route for name, route in routes.items() if name in devices and name != source}
+
 
 EXHAUSTIVE_DEVICES = 8
 """Up to this many devices the search for the widest ring is complete."""
@@ -32,39 +135,12 @@ SEARCH_STEPS = 5_000
 _WORTH_SHARE = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """A directed ring.
-
-    Attributes
-    ----------
-    order
-        Devices; each sends to the next, the last to the first.
-    bytes_per_s
-        The bandwidth of every hop at once, with shared links considered.
-    """
-
-    order: tuple[str, ...]
-    bytes_per_s: float
-    latency_s: float
+Ring = tuple[tuple[str, ...], float]
+"""Devices, each of which sends to the next and the last to the first, and the bytes per second of every hop at once."""
 
 
-def widest_ring(
-    wiring: Wiring, devices: Sequence[str], used: Mapping[LinkDirection, float] | None = None
-) -> Ring | None:
-    """The ring of the highest rate through these devices, on the rates others leave; None if no rate is left.
-
-    Depth-first over the orders, widest hop first, cut off where a hop cannot beat the best ring so far; it starts from
-    the order given. Two devices form a ring of two hops.
-    """
-    search = _RingSearch(wiring, devices, used or {})
-    order = search.best
-    if order is None:
-        return None
-    return Ring(order, search.best_rate, max(wiring.latency_s(a, b) for a, b in _hops(order)))
-
-
-def _hops(order: Sequence[str]) -> Iterator[tuple[str, str]]:
+def hops(order: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The pairs of a ring that send to each other."""
     return zip(order, (*order[1:], order[0]), strict=True)
 
 
@@ -72,27 +148,27 @@ def rings(wiring: Wiring, devices: Sequence[str]) -> tuple[Ring, ...]:
     """Rings that run side by side, as NCCL's channels do: the widest, then the widest on the rates left, and so on.
 
     A ring slower than a quarter of the first is not worth splitting data for, and ends the list. The opposite direction
-    of a ring over full-duplex links is a ring of its own.
+    of a ring over full-duplex links is a ring of its own. Two devices form a ring of two hops.
     """
     found: list[Ring] = []
     used: dict[LinkDirection, float] = defaultdict(float)
-    while (ring := widest_ring(wiring, devices, used)) is not None:
-        if found and ring.bytes_per_s < _WORTH_SHARE * found[0].bytes_per_s:
-            break
-        found.append(ring)
-        for a, b in _hops(ring.order):
+    while (best := _RingSearch(wiring, devices, used)).rate > _WORTH_SHARE * (found[0][1] if found else 0.0):
+        found.append((best.order, best.rate))
+        for a, b in hops(best.order):
             for direction in wiring.directions(a, b):
-                used[direction] += ring.bytes_per_s
+                used[direction] += best.rate
     return tuple(found)
 
 
 class _RingSearch:
-    """Depth-first search for the ring whose narrowest link is widest."""
+    """Depth-first search for the ring whose narrowest link is widest, on the rates that others leave.
+
+    Widest hop first, cut off where a hop cannot beat the best ring so far; it starts from the order given.
+    """
 
     def __init__(self, wiring: Wiring, devices: Sequence[str], used: Mapping[LinkDirection, float]) -> None:
         self.wiring, self.devices, self.used = wiring, tuple(devices), used
-        self.best: tuple[str, ...] | None = None
-        self.best_rate = 0.0
+        self.order, self.rate = self.devices, 0.0
         # Complete up to 8 devices, which have 5,040 rings; beyond it what the widest hops lead to has to do.
         self.left = SEARCH_STEPS if len(devices) > EXHAUSTIVE_DEVICES else 1 << 60
         self.loads: dict[LinkDirection, int] = defaultdict(int)
@@ -106,14 +182,14 @@ class _RingSearch:
     def _extend(self, path: tuple[str, ...], ceiling: float) -> None:
         others = (device for device in self.devices if device not in path)
         for following in sorted(others, key=lambda other: self._alone(path[-1], other), reverse=True):
-            if self.left <= 0 or self.best_rate >= ceiling:
+            if self.left <= 0 or self.rate >= ceiling:
                 return
             self.left -= 1
             directions = self.wiring.directions(path[-1], following)
             for direction in directions:
                 self.loads[direction] += 1
             # A ring is as wide as its narrowest hop, and loads only grow: no order through this hop can be better.
-            if min(self._free(direction) / self.loads[direction] for direction in directions) > self.best_rate:
+            if min(self._free(direction) / self.loads[direction] for direction in directions) > self.rate:
                 longer = (*path, following)
                 self._offer(longer) if len(longer) == len(self.devices) else self._extend(longer, ceiling)
             for direction in directions:
@@ -126,10 +202,10 @@ class _RingSearch:
         return max(0.0, self.wiring.rate(direction) - self.used.get(direction, 0.0))
 
     def _offer(self, order: tuple[str, ...]) -> None:
-        loads = Counter(direction for a, b in _hops(order) for direction in self.wiring.directions(a, b))
+        loads = Counter(direction for a, b in hops(order) for direction in self.wiring.directions(a, b))
         rate = min(self._free(direction) / load for direction, load in loads.items())
-        if rate > self.best_rate:
-            self.best, self.best_rate = order, rate
+        if rate > self.rate:
+            self.order, self.rate = order, rate
 
 
 @dataclass(frozen=True)
@@ -152,12 +228,6 @@ class MachineCosts:
     groups: tuple[tuple[str, ...], ...]
     shares: tuple[float, ...] = (1.0,)
     islands: tuple[tuple[int, ...], ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.groups or len({len(group) for group in self.groups}) != 1 or not self.groups[0]:
-            raise InputError("collective costs: groups must be of one size, of at least one device each")
-        if len(self.shares) != len(self.groups) or abs(sum(self.shares) - 1) > 1e-9 or min(self.shares) < 0:
-            raise InputError(f"collective costs: shares {self.shares} must be one per group and add up to 1")
 
     @property
     def devices(self) -> int:
@@ -192,8 +262,9 @@ class MachineCosts:
         if len(self.groups) > 1:
             return plain
         found = rings(self.wiring, self.groups[0])
-        steps, rate = self.devices - 1, sum(ring.bytes_per_s for ring in found)
-        return AlphaBeta(steps * max(ring.latency_s for ring in found), steps / self.devices / rate)
+        steps, rate = self.devices - 1, sum(rate for _, rate in found)
+        latency_s = max(self.wiring.channel(a, b).latency_s for order, _ in found for a, b in hops(order))
+        return AlphaBeta(steps * latency_s, steps / self.devices / rate)
 
     @cached_property
     def algorithms(self) -> Mapping[str, Mapping[str, AlphaBeta]]:
