@@ -22,7 +22,6 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "any": lambda value: _told(value),
     "number": lambda value: f"{value:.6g}",
     "seconds": format_seconds,
-    "later": lambda value: ("+" if value >= 0 else "-") + format_seconds(abs(value)),
     "bytes": format_bytes,
     "bytes_per_s": format_bytes_per_s,
     "flops_per_s": lambda value: f"{value / 1e12:.4g} TFLOP/s",
