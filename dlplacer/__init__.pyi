@@ -1,7 +1,6 @@
 from .api import plot as plot
 from .api.fitting import export as export
 from .api.fitting import fit as fit
-from .api.hybrid_planning import hybrid as hybrid
 from .api.jobs import capture as capture
 from .api.jobs import load_job as load_job
 from .api.machines import catalogue as catalogue
@@ -19,6 +18,7 @@ from .api.scaling import advise_minibatch as advise_minibatch
 from .api.scaling import advise_servers as advise_servers
 from .api.scaling import epochs as epochs
 from .api.scaling import groups as groups
+from .api.scaling import hybrid as hybrid
 from .api.showing import HtmlPage as HtmlPage
 from .api.showing import show as show
 from .api.solving import check_plan as check_plan

@@ -122,53 +122,38 @@ def catalogue(what: str) -> Table:
     >>> dp.catalogue("topologies").to_frame()["name"][0]
     'cpu-2core'
     """
-    return Table.of(list(_LISTED[what]()))
+    return Table.of(list(_records(what)))
 
 
-def _graphs() -> Iterator[dict[str, Any]]:
-    for name in shipped_names("graphs"):
-        graph = load_graph(name)
-        phases = list(dict.fromkeys(op.phase for op in graph.ops if op.phase))
-        yield {"name": name, "ops": len(graph.ops), "edges": len(graph.edges), "phases": phases}
+def _records(what: str) -> Iterator[dict[str, Any]]:
+    """What is listed; devices are those of this machine as ``--devices`` names them, then the types of the table."""
+    if what == "graphs":
+        for name in shipped_names("graphs"):
+            graph = load_graph(name)
+            phases = list(dict.fromkeys(op.phase for op in graph.ops if op.phase))
+            yield {"name": name, "ops": len(graph.ops), "edges": len(graph.edges), "phases": phases}
+    elif what == "topologies":
+        for name in shipped_names("topologies"):
+            machine = load_topology(name)
+            types, links = list(machine.device_types), len(machine.links)
+            yield {"name": name, "devices": len(machine.devices), "types": types, "links": links}
+    elif what == "models":
+        yield from ({"name": f"dlplacer.models:{name}", "is": text} for name, text in builders().items())
+    elif what == "methods":
+        from dlplacer.solvers.methods import METHODS, SUMMARIES
 
+        yield from ({"name": name, "is": SUMMARIES[name]} for name in METHODS)
+    elif what == "targets":
+        from dlplacer.report.export.targets import TARGETS
 
-def _topologies() -> Iterator[dict[str, Any]]:
-    for name in shipped_names("topologies"):
-        machine = load_topology(name)
-        counts = {"devices": len(machine.devices), "types": list(machine.device_types), "links": len(machine.links)}
-        yield {"name": name, **counts}
-
-
-def _methods() -> Iterator[dict[str, Any]]:
-    from dlplacer.solvers.methods import METHODS, SUMMARIES
-
-    return ({"name": name, "is": SUMMARIES[name]} for name in METHODS)
-
-
-def _targets() -> Iterator[dict[str, Any]]:
-    from dlplacer.report.export.targets import TARGETS
-
-    return ({"name": name, "is": target.told} for name, target in TARGETS.items())
-
-
-def _devices() -> Iterator[dict[str, Any]]:
-    """Devices of this machine as ``--devices`` names them, then the types that the device table knows."""
-    for kind, machine in [("cpu", host_topology()), *([("cuda", gpu_topology())] if has_gpus() else [])]:
-        for number, device in enumerate(machine.devices):
-            yield {"name": f"{kind}:{number}", "is": f"{device.type} of this machine"}
-    for name, known in DEVICE_TABLE.items():
-        rate, memory = known.flops_per_s[FLOAT32] / 1e12, format_bytes_per_s(known.memory_bytes_per_s)
-        yield {"name": name, "is": f"type with known rates: {rate:.4g} TFLOP/s in float32, memory {memory}"}
-
-
-_LISTED: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
-    "graphs": _graphs,
-    "topologies": _topologies,
-    "models": lambda: ({"name": f"dlplacer.models:{name}", "is": text} for name, text in builders().items()),
-    "methods": _methods,
-    "devices": _devices,
-    "targets": _targets,
-}
+        yield from ({"name": name, "is": target.told} for name, target in TARGETS.items())
+    else:
+        for kind, machine in [("cpu", host_topology()), *([("cuda", gpu_topology())] if has_gpus() else [])]:
+            for number, device in enumerate(machine.devices):
+                yield {"name": f"{kind}:{number}", "is": f"{device.type} of this machine"}
+        for name, known in DEVICE_TABLE.items():
+            rate, memory = known.flops_per_s[FLOAT32] / 1e12, format_bytes_per_s(known.memory_bytes_per_s)
+            yield {"name": name, "is": f"type with known rates: {rate:.4g} TFLOP/s in float32, memory {memory}"}
 
 
 @checked

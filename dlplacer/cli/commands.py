@@ -123,11 +123,6 @@ _EPOCHS = "output written -o,--output:EPOCHS epochs file to write"
 _COMPARED = "html written F one page with the schedules of all methods"
 _REPORT = "output written -o,--output:F write a report (JSON) that can be attached to an issue"
 _TARGETS = "to text* TARGET runtime that shall follow the plan; see dlplacer list targets"
-_GAIN = (
-    "Gain: (step of the plan - step found with the change) / step of the plan; a step counts as found when a plan with "
-    "it has passed every check. At most: the same with a lower bound in place of the step, so no plan with the change "
-    "gains more; what better search could gain without any change is part of it."
-)
 _BEST = "stopping with the best plan so far; once more to give up"
 _LAST = "giving up after the solve at hand; once more to give up at once"
 
@@ -162,7 +157,7 @@ COMMANDS = (
     _command("check", "", ("plan", "json"), actions.check),
     _command("compare", "compare", (_COMPARED, "json"), doing="comparing", says=_BEST),
     _command("show", "", ("plan", *_SHOWN), actions.show, subject="plan"),
-    _command("explain", "", _EXPLAINED, actions.explain, description=_GAIN),
+    _command("explain", "", _EXPLAINED, actions.explain),
     _command("run", "run", _RUN, actions.run, subject="run"),
     _command("profile", "profile", _PROFILED, actions.profile, doing="profiling"),
     _command("selftest", "selftest", ("json", _REPORT), doing="trying the runtime"),

@@ -44,7 +44,6 @@ class Command:
     says: str = ""
     subject: str = ""
     examples: tuple[str, ...] = ()
-    description: str = ""
     below: "tuple[Command, ...]" = ()
 
     def options(self) -> Iterator[tuple[Parameter, bool]]:
@@ -86,9 +85,7 @@ def add_command(parent: Any, command: Command) -> None:
     lines = (line.partition("  # ") for line in command.examples)
     end = "\n".join([_HEAD, *(f"  # {told}\n  dlplacer {words}" for words, _, told in lines)])
     options: dict[str, Any] = {"epilog": end} if command.examples else {}
-    made = parent.add_parser(
-        command.name, help=command.help, description=f"{command.help} {command.description}".strip(), **options
-    )
+    made = parent.add_parser(command.name, help=command.help, description=command.help, **options)
     add_quiet(made)
     if command.below:
         inner = made.add_subparsers(dest="below", required=True, metavar="ACTION")

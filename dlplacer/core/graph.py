@@ -162,10 +162,6 @@ class OpGraph(Shown, Record):
         """
         return table.ops(self).to_frame()
 
-    def edges_frame(self) -> "pandas.DataFrame":
-        """A row per edge: source, target, output, bytes, tensor."""
-        return table.edges(self).to_frame()
-
     def _edges_by(self, end: str) -> dict[str, tuple[Edge, ...]]:
         grouped: dict[str, list[Edge]] = {op.id: [] for op in self.ops}
         for name, edge in zip(map(attrgetter(end), self.edges), self.edges, strict=True):

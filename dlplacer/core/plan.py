@@ -192,10 +192,6 @@ class Plan(Shown, Record):
         """The transfers: a row per tensor and device that it goes to, by start; times in seconds, the route as text."""
         return table.transfers(self).to_frame()
 
-    def devices_frame(self) -> "pandas.DataFrame":
-        """A row per device: ops, seconds busy and idle in the step, peak and capacity in bytes (None if unlimited)."""
-        return table.device_use(self).to_frame()
-
 
 def tolerance_s(topology: Topology, ops: Iterable[ScheduledOp], transfers: Iterable[Transfer]) -> float:
     """1e-9 × the horizon: all ops, transfers and issues, one after another."""

@@ -22,7 +22,6 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "any": lambda value: _told(value),
     "number": lambda value: f"{value:.6g}",
     "seconds": format_seconds,
-    "later": lambda value: ("+" if value >= 0 else "-") + format_seconds(abs(value)),
     "bytes": format_bytes,
     "bytes_per_s": format_bytes_per_s,
     "flops_per_s": lambda value: f"{value / 1e12:.4g} TFLOP/s",
@@ -171,7 +170,6 @@ def tables(record: Mapping[str, Any]) -> Iterator[Table]:
 
 
 _WORK = ("flops", "bytes_accessed", "weight_bytes", "gradient_bytes", "state_bytes", "output_bytes")
-_EDGE = ("source", "target", "output", "bytes", "tensor")
 _DEVICE = (
     *("device", "type", "memory_bytes|memory|bytes|unlimited", "flops_per_s|float32|flops_per_s"),
     "memory_bytes_per_s|memory rate|bytes_per_s",
@@ -196,11 +194,6 @@ def ops(graph: "OpGraph") -> Table:
         record |= {name: getattr(op, name) for name in (*_WORK, "workspace_bytes", "footprint_bytes", "colocate")}
         records.append(record)
     return Table.of(records)
-
-
-def edges(graph: "OpGraph") -> Table:
-    """A row per edge of a graph."""
-    return Table.described(graph.edges, *_EDGE)
 
 
 def devices(topology: "Topology") -> Table:

@@ -176,10 +176,6 @@ class Topology(Shown, Record):
         """A row per device: type, memory in bytes (None if unlimited), float32 FLOP/s and memory rate where given."""
         return table.devices(self).to_frame()
 
-    def links_frame(self) -> "pandas.DataFrame":
-        """A row per link: its ends, bytes per second of one, latency in seconds, duplex, number of bonded links."""
-        return table.links(self).to_frame()
-
     def to_networkx(self) -> Any:
         """A networkx Graph whose nodes carry their `Device` or `Router` and whose edges carry their `Link`."""
         import networkx as nx

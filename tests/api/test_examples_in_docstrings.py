@@ -11,10 +11,7 @@ import dlplacer as dp
 
 MODULES = [
     "dlplacer",
-    *(
-        f"dlplacer.api.{name}"
-        for name in ("hybrid_planning", "jobs", "machines", "plot", "running", "scaling", "showing", "solving")
-    ),
+    *(f"dlplacer.api.{name}" for name in ("jobs", "machines", "plot", "running", "scaling", "showing", "solving")),
     *(f"dlplacer.core.{name}" for name in ("graph", "options", "plan", "result", "topology")),
     *("dlplacer.frontend.torch.job", "dlplacer.planning.hybrid"),
 ]

@@ -1,5 +1,6 @@
 """Any valid file becomes a graph whose cut runs as the whole does; broken ones are told with the place."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import dlplacer as dp
+from dlplacer.cli.main import main
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.onnx import onnx_graph, read_onnx
@@ -124,3 +126,37 @@ def test_weights_in_other_files_are_planned_by_their_shapes(tmp_path: Path) -> N
     assert onnx_graph(read_onnx(tmp_path / "big.onnx")) == graph
     with pytest.raises(FileFormatError, match="2 GiB"):
         read_onnx(tmp_path / "big.onnx", with_weights=True)
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(diamond(tmp_path / "d.onnx", batch="batch"))
+    plan = str(tmp_path / "plan.json")
+    assert main(["solve", path, "cpu-2core"]) == 2
+    assert "--dim batch=1" in capsys.readouterr().err
+    assert main(["solve", path, "cpu-2core", "--dim", "batch=2", "--time-limit", "3", "-o", plan]) == 0
+    capsys.readouterr()
+    assert main(["run", plan, path, "--devices", "cpu:0,cpu:1", "--steps", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_abs_error"] == 0
+    other = ["--provider", "Azure", "--devices", "azure:0,cpu:1"]
+    assert main(["run", plan, path, *other, "--steps", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_abs_error"] == 0
+    assert main(["profile", path, "--dim", "batch=2", "--device", "cpu:0", "--steps", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["serial_s"]["cpu-core"] > 0
+    graph = str(tmp_path / "graph.json")
+    assert main(["capture", path, "--dim", "batch=2", "--device-type", "V100", "-o", graph, "--json"]) == 0
+    captured = json.loads(capsys.readouterr().out)
+    assert captured["ops"] == len(dp.load_graph(graph).ops)
+    assert main(["solve", graph, "dgx1-v100-2gpu", "--time-limit", "3"]) == 0
+    capsys.readouterr()
+    for arguments, message in (
+        (["solve", path, "cpu-2core", "--dim", "batch"], "--dim 'batch' is not understood"),
+        (["solve", path, "cpu-2core", "--batch-size", "2"], "an ONNX file takes sizes of its axes"),
+        (["capture", path], "--dim batch=1"),
+        (["run", plan, "--devices", "cpu:0"], "write cpu:0,cpu:1"),
+        (["run", plan, "--devices", "cpu:0,cpu:0"], "given twice"),
+        (["run", plan, "--devices", "cuda:0,cuda:1"], "or give a provider"),
+        (["run", plan, "--devices", "tpu:0,tpu:1", "--provider", "TPU"], "no provider 'TPU'; it has"),
+        (["profile", path, "--device", "cuda:0"], "timed on CPU cores"),
+    ):
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
