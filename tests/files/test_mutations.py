@@ -76,7 +76,6 @@ NODE_LINK = {
     "links": [
         {"source": 0, "target": "s", "bandwidth": "10 GB/s", "latency": "1 us", "key": 0},
         {"source": 1, "target": "s", "bw": 1e9, "count": 2},
-        {"source": 1, "target": "s", "bw": 1e9, "count": 2, "key": 1},
     ],
 }
 

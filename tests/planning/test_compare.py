@@ -1,7 +1,5 @@
 """compare: all methods on one problem, judged by the best bound."""
 
-from pathlib import Path
-
 import pytest
 from solvers.helpers import make_graph, make_machine
 
@@ -55,11 +53,7 @@ def test_a_heuristic_is_optimal_by_the_bound_of_another_method() -> None:
     assert [(row.makespan_s, row.status) for row in both.rows] == [(14, "optimal"), (14, "optimal")]
 
 
-def test_a_bound_above_the_plan_of_another_method_is_an_internal_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
+def test_a_bound_above_the_plan_of_another_method_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(problem: Problem, budget: Budget) -> Outcome:
         single = best_single(problem)
         assert single is not None

@@ -15,9 +15,6 @@ from dlplacer.machines.costs.links import Wiring
 from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 from dlplacer.planning.fit.decoder import Decoder, DecoderPart, Serving
 
-FINENESS = ("layers", "experts", "parts")
-"""What stays whole: layers; layers but for their experts; attention, MLP and experts each."""
-
 
 def step_graph(
     decoder: Decoder, serving: Serving, topology: Topology, whole: str = "layers", left_out: Iterable[str] = ()
