@@ -121,7 +121,7 @@ class RankLinks:
 
 
 MOST_AHEAD = 2
-"""Programs issued and not done: devices stay busy, failures are reported soon, and memory of late streams is bounded."""
+"""Programs issued and not done: devices stay busy, failures are reported soon, late streams hold little memory."""
 
 
 @dataclass(frozen=True)
