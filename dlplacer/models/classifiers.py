@@ -1,7 +1,7 @@
 """Image classifiers: logits, shape (N, classes), for images of shape (N, 3, H, W).
 
-Module names, and with them state dicts, are those of torchvision but for GoogLeNet's. Inception-V3 is that of "Rethinking
-the Inception Architecture for Computer Vision" (Szegedy et al. 2015, section 6), without the auxiliary head.
+Module names, and with them state dicts, are those of torchvision but for GoogLeNet's. Inception-V3 is of section 6 of
+"Rethinking the Inception Architecture for Computer Vision" (Szegedy et al. 2015), without the auxiliary head.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
