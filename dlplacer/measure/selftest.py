@@ -293,7 +293,7 @@ def random_plan(graph: OpGraph, topology: Topology, seed: int) -> Plan:
     chooser, names = random.Random(seed), [device.id for device in topology.devices]
     home: dict[str, str] = defaultdict(lambda: chooser.choice(names))
     ops = tuple(
-        replace(op, time_s=chooser.random() if op.dtype else 0.0, devices=(home[op.colocate or op.id],))
+        replace(op, time_s=chooser.randint(1, 9) * 1e-4 if op.dtype else 0.0, devices=(home[op.colocate or op.id],))
         for op in graph.ops
     )
     options = Options(contention="none", step="joint")

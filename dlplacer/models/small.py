@@ -5,8 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models.classifiers import classifier_job, dropout_or_none, seeded
-from dlplacer.models.inception import BasicConv2d
+from dlplacer.models.classifiers import BasicConv2d, classifier_job, dropout_or_none, seeded
 
 STEM_CHANNELS = 16
 BRANCH_CHANNELS = 48

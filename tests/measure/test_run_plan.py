@@ -1,19 +1,15 @@
 """`run`: prediction and measurement side by side, and how steps are timed."""
 
 import json
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
-import torch
 from frontend.torch.small_models import build
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.frontend import capture
 from dlplacer.measure.run_plan import run
-from dlplacer.measure.steps import EagerStep
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.runtime.devices.base import RuntimeDevice
 
 CPUS = ["cpu:0", "cpu:1"]
 
@@ -74,18 +70,3 @@ def test_torch_compile_is_timed_where_segments_are_compiled() -> None:
     # Without a compiler it is left out, and said to be.
     assert (report.compiled_s or 0.0) > 0 or report.left_out[0].startswith("torch.compile: ")
     assert report.max_abs_error < 1e-5
-
-
-@pytest.mark.parametrize("name", ["weighted loss", "loss inside", "mixed precision", "keywords"])
-def test_the_eager_step_is_plain_pytorch(name: str) -> None:
-    from runtime.random_plans import plain_loss
-
-    job, plain = build(name), build(name)
-    loss = plain_loss(plain, plain.module)
-    loss.backward()  # type: ignore[no-untyped-call]
-    with closing(RuntimeDevice("host", "host")) as device:
-        eager = EagerStep([job], job.module, device)
-        for _ in range(2):
-            assert torch.equal(eager.step()[0], loss.detach())
-    for ours, theirs in zip(job.module.parameters(), plain.module.parameters(), strict=True):
-        assert torch.equal(ours.grad, theirs.grad)

@@ -1,6 +1,7 @@
 """Whole batch against micro-batches in plain PyTorch: which cut, if any, computes the loss of the batch."""
 
 import contextlib
+import copy
 import inspect
 import math
 import os
@@ -63,11 +64,11 @@ class ComparedCut:
 def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_other_loss: bool = False) -> ComparedCut:
     """The cut into micro-batches whose step has the loss and gradients of the whole batch.
 
-    Both are computed in plain PyTorch on the job's own tensors, unless one has no data; every random op gives
-    constants. A cut that is right there is confirmed on the same values in other orders. Cuts along other dimensions,
-    sums, and means weighted by counts of tokens or class weights are tried where the mean over dimension 0 differs.
-    Batch norm in training mode, which sees micro-batches, is no reason to refuse: it is named with the size of its
-    change, and the rest is compared with it in evaluation. Refused are batches that no cut leaves
+    Both are computed in plain PyTorch on the job's own tensors, or on random ones where these have no data; every
+    random op gives constants. A cut that is right there is confirmed on the same values in other orders. Cuts along
+    other dimensions, sums, and means weighted by counts of tokens or class weights are tried where the mean over
+    dimension 0 differs. Batch norm in training mode, which sees micro-batches, is no reason to refuse: it is named
+    with the size of its change, and the rest is compared with it in evaluation. Refused are batches that no cut leaves
     the same beyond rounding, unless `allow_other_loss`, and those that cannot be cut into so many equal parts.
     """
     if job.mode != "train":
@@ -77,9 +78,7 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     need_bytes = _COPIES * sum(tensor.nbytes for tensor in job.module.parameters())
     if need_bytes > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         return _not_compared(cuts[0], f"that takes {format_bytes(need_bytes)} of memory here")
-    if any(map(is_empty, (*job.module.parameters(), *job.module.buffers(), *flat_inputs(job)))):
-        return _not_compared(cuts[0], "a tensor has no data")
-    steps = _Steps(job, count, rewrites)
+    steps = _Steps(_with_data(job), count, rewrites)
     tried: dict[BatchCut, Difference] = {}
     reason: Exception | None = None
     for cut in cuts:
@@ -279,6 +278,28 @@ def _undone(job: Job) -> Iterator[None]:
                 buffer.copy_(before)
         for each, mode in modes:
             each.training = mode
+
+
+def _with_data(job: Job) -> Job:
+    """The job on real tensors: its own, or random ones if some are without data."""
+    if not any(map(is_empty, (*job.module.parameters(), *job.module.buffers(), *flat_inputs(job)))):
+        return job
+    generator = torch.Generator().manual_seed(0)
+    module = copy.deepcopy(job.module).to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            # Buffers such as variances are positive; any table has a row 1.
+            low, high = (-0.1, 0.1) if isinstance(tensor, torch.nn.Parameter) else (0.5, 1.5)
+            tensor.uniform_(low, high, generator=generator) if tensor.is_floating_point() else tensor.fill_(1)
+
+    def drawn(leaf: torch.Tensor, _: int) -> torch.Tensor:
+        if not is_empty(leaf):
+            return leaf
+        if leaf.is_floating_point():
+            return torch.randn(leaf.shape, dtype=leaf.dtype, generator=generator)
+        return torch.randint(2, leaf.shape, generator=generator).to(leaf.dtype)
+
+    return with_leaves(replace(job, module=module), drawn)
 
 
 def _short(job: Job, dims: tuple[int | None, ...]) -> tuple[int | None, ...]:

@@ -404,8 +404,7 @@ class RankGroup:
 
 
 AHEAD = 2
-"""Tensors of a channel whose receipt has begun before they are needed: one arrives while the one before is used. A
-receipt that has begun has memory, and on a GPU it occupies multiprocessors until the tensor is there."""
+"""Receipts of a channel that have begun: each has memory, and on a GPU multiprocessors until its tensor is there."""
 
 
 @dataclass

@@ -25,8 +25,7 @@ _HOST_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _WARMUP = 2
 """Steps that issue the ops first: libraries choose algorithms and allocate workspaces then, which no capture may do."""
 
-_MOST_CAPTURES = 4
-"""A segment that has to be captured again and again gains nothing."""
+_MOST_CAPTURES = 4  # a segment that has to be captured again and again gains nothing
 
 
 class SegmentBackend:

@@ -121,8 +121,7 @@ class RankLinks:
 
 
 MOST_AHEAD = 2
-"""Programs that the host may have issued and the devices not done: enough to keep devices busy, and few enough that a
-failure is reported soon, and that memory held for streams that are behind stays bounded."""
+"""Programs issued and not done: devices stay busy, failures are reported soon, late streams hold little memory."""
 
 
 @dataclass(frozen=True)

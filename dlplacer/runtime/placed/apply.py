@@ -46,8 +46,7 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, s
         If a device is missing or not here.
     """
     require_applicable(job, plan, segments)
-    alone = one_device_note(plan)
-    if alone is not None:
+    if (alone := one_device_note(plan)) is not None:
         print(f"dlplacer: {alone}", file=sys.stderr)
     names = device_names(plan, devices)
     opened = dict(zip(names, open_devices(list(names.values())), strict=True))

@@ -161,3 +161,9 @@ def test_an_input_of_the_batch_size_may_be_none_of_the_batch() -> None:
     assert first == (0, 0)
     assert (0, None) in others
     assert (None, None) not in others
+
+
+def test_a_job_without_data_is_compared_on_random_tensors() -> None:
+    with torch.device("meta"):
+        job = Job(Layers(), (torch.empty(8, 6),), (torch.empty(8, dtype=torch.long),), functional.cross_entropy)
+    assert compared_cut(job, 2).cut == BatchCut(2)

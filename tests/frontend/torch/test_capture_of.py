@@ -1,12 +1,9 @@
 """Captures of the same model in many forms and under many circumstances."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
 import torch
 from frontend.torch.reading import kinds
-from frontend.torch.small_models import Calls, build, graph_of
+from frontend.torch.small_models import build, graph_of
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -63,29 +60,3 @@ def test_exported_programs(decomposed: bool) -> None:
     assert sum(op.flops for op in graph.ops) == sum(op.flops for op in direct.ops)
     assert sorted(op.weight_bytes for op in graph.ops) == sorted(op.weight_bytes for op in direct.ops)
     assert capture(exported, job.args).structure_sha256 == graph.structure_sha256
-
-
-@dataclass
-class Output:
-    """A dataclass that pytrees do not know."""
-
-    loss: torch.Tensor
-    logits: torch.Tensor
-
-
-def job_that_returns(make: Any) -> Job:
-    def forward(self: Any, x: torch.Tensor, labels: torch.Tensor) -> Any:
-        logits = self.fc(x)
-        return make(functional.cross_entropy(logits, labels), logits)
-
-    return Job(Calls(forward, fc=nn.Linear(8, 5)), (torch.randn(4, 8),), (torch.randint(5, (4,)),))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [lambda loss, logits: {"loss": loss, "logits": logits}, lambda loss, logits: Output(loss, logits)],
-    ids=["mapping", "dataclass"],
-)
-def test_a_field_named_loss_is_the_loss(make: Any) -> None:
-    bare = capture(job_that_returns(lambda loss, logits: loss))
-    assert capture(job_that_returns(make)).structure_sha256 == bare.structure_sha256

@@ -2,18 +2,15 @@
 
 import copy
 import warnings
-from dataclasses import replace
 
 import pytest
 import torch
 from processes import run_ranks
 from replicas import part_of
 from runtime.distributed.small_ranks import NAMES, Classifier, plain_step, small_job, small_plan
-from runtime.random_plans import needs_two_cores, random_plan
-from torch import nn
+from runtime.random_plans import needs_two_cores
 
 from dlplacer.core.plan import Plan
-from dlplacer.frontend import capture
 from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.runtime.distributed import RankModule, apply_ranks, replicated_plan
 
@@ -70,20 +67,6 @@ def test_the_state_of_the_whole_model_is_loaded_by_parts(assign: bool) -> None:
         assert equal(after, loaded.state_dict())
 
 
-def test_ranks_draw_the_same_between_steps_whichever_has_the_random_ops() -> None:
-    def work(rank: int) -> list[float]:
-        placed, batch = applied(0.5)
-        torch.manual_seed(5)
-        found = []
-        for _ in range(3):
-            found.append(float(torch.rand(())))
-            placed.step(*batch)
-        return found
-
-    first, second = run_ranks(2, work)
-    assert first == second
-
-
 @pytest.mark.parametrize("which", ["first.weight", "norm.running_mean"])
 def test_ranks_that_begin_with_other_values_are_refused_by_name(which: str) -> None:
     def work(rank: int) -> None:
@@ -113,22 +96,3 @@ def test_replicas_have_statistics_of_their_own_and_one_loss_in_evaluation() -> N
     assert found[0][0] != found[1][0]
     for _, loss in found:
         assert loss == pytest.approx(sum(own for own, _ in found) / 2)
-
-
-def test_gradients_whose_sum_is_too_large_for_their_dtype_have_a_mean() -> None:
-    def large() -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Linear(2, 1, bias=False).half()
-
-    x = torch.full((4, 2), 6e4, dtype=torch.float16)
-    job = replace(small_job(), module=large(), args=(x,), targets=(), loss=lambda found: found.mean())
-    plan = replicated_plan(random_plan(capture(job), 2, 1), 2, AlphaBeta(1e-4, 1e-9))
-
-    def work(rank: int) -> list[float]:
-        placed = apply_ranks(replace(job, module=large()), plan, REPLICAS, replicas=2, timeout_s=60)
-        placed.step(x)
-        return next(placed.parameters()).grad.flatten().tolist()
-
-    plain = large()
-    plain(x).mean().backward()
-    assert run_ranks(2, work) == [plain.weight.grad.flatten().tolist()] * 2

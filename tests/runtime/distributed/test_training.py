@@ -52,20 +52,6 @@ def steps_on_ranks(job: Job, plan: Plan, names: str, ranks: int, replicas: int, 
     return run_ranks(ranks, work)
 
 
-def test_two_processes_share_one_model() -> None:
-    job = branches(batch_size=4)
-    found = steps_on_ranks(job, plan_for(job, 1), "rank0/cpu:0,rank1/cpu:1", ranks=2, replicas=1, steps=5)
-    losses, expected = trained([branches(batch_size=4)], steps=5)
-    for theirs, state, _ in found:
-        assert theirs == pytest.approx(losses, abs=TOLERANCE)
-        assert farthest(state, expected) < TOLERANCE
-        assert list(state) == list(job.module.state_dict())
-    held = [set(names) for _, _, names in found]
-    assert held[0] | held[1] == set(job.module.state_dict())
-    assert not held[0] & held[1]
-    assert all(held)
-
-
 # Two replicas of two ranks, or of one rank with two devices: the batch of 8 is cut into 4 + 4.
 @pytest.mark.parametrize(
     ("names", "ranks"), [("rank0/cpu:0,rank1/cpu:1", 4), ("rank0/cpu:0,rank0/cpu:1", 2)], ids=["2 x 2 ranks", "2 ranks"]

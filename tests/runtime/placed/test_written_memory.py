@@ -1,5 +1,7 @@
 """An input that lies in memory to which the step writes: refused by name, or the numbers of plain PyTorch."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from runtime.random_plans import needs_two_cores, placed_at_random
@@ -50,3 +52,11 @@ def test_an_input_in_a_buffer_that_is_written_is_refused() -> None:
         for x in (placed.idle, kept[:4].clone()):
             expected = functional.mse_loss(Counting()(x.clone()), y)
             assert torch.allclose(placed.step(x, y), expected, atol=1e-6)
+
+
+def test_an_input_in_a_parameter_that_the_step_updates_is_refused() -> None:
+    job = replace(counting(), optimizer="sgd")
+    with placed_at_random(job, 2, seed=2) as placed:
+        with pytest.raises(InputError, match="shares memory with 'linear"):
+            placed.step(placed.linear.weight.detach(), *job.targets)
+        placed.step(placed.linear.weight.detach().clone(), *job.targets)
