@@ -184,10 +184,10 @@ def calibrate(
     kind, here = devices[0].type, devices[0].torch_device
     versions = {"torch": str(torch.__version__), **kind_of(here).versions(here.index or 0)}
     found = calibration_of(graph, times_s[kind], kind, versions)
-    found = replace(found, dispatch_s=issue_time_s(devices) or None)
+    found = found.model_copy(update={"dispatch_s": issue_time_s(devices) or None})
     if len(devices) > 1:
         (link,) = measured_topology(devices[:2]).links
-        found = replace(found, copy_line=CopyLine(link.latency_s, link.bytes_per_s))
+        found = found.model_copy(update={"copy_line": CopyLine(link.latency_s, link.bytes_per_s)})
     if path.exists():
         found = merged(read_calibration(path), found)
     write_calibration(path, found)
