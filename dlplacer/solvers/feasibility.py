@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from math import inf
 
 from dlplacer.core.errors import InfeasibleError, InputError
@@ -175,7 +176,15 @@ def _require_routes(problem: Problem, instance: Instance, part: Sequence[int]) -
     """Eq. 8 along chains of edges: a weakly connected part of the graph needs one connected part of the machine."""
     heads = [instance.members[block][0] for block in part]
     reach = {op: {instance.component[device] for device in instance.allowed[op]} for op in heads}
-    if set.intersection(*reach.values()):
+    if common := set.intersection(*reach.values()):
+        sizes = [inf if room is None else room for room in problem.capacity_bytes]
+        joined = (compress(sizes, (number == here for number in instance.component)) for here in common)
+        size, room = sum(instance.footprint[block] for block in part), max(map(sum, joined))
+        if size > room:
+            raise InfeasibleError(
+                f"ops that must talk need {bytes_text(size, int(room))} in all; devices that routes join have "
+                f"{bytes_text(int(room), size)} at most; add a link, or use a larger topology"
+            )
         return
     narrow = sorted(heads, key=lambda op: len(reach[op]))
     first, second = narrow[0], next((op for op in narrow if not reach[op] & reach[narrow[0]]), narrow[1])
