@@ -243,7 +243,9 @@ class SegmentChain:
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
         for op in reversed(instance.order):
             late[op] = max((late[op], *(late[target] for target, _ in instance.successors[op])))
-        for rule, priority in ((heft, late), (list_schedule, late), (list_schedule, ranks)):
+        # Where a series comes again and again, more passes find more than more rules.
+        rules = ((heft, late), (list_schedule, late), (list_schedule, ranks))
+        for rule, priority in rules[: 1 if self.repeats and instance.traffic is not None else None]:
             found = rule(instance, by_rank(instance, priority), assigned)
             if found is not None:
                 yield found
