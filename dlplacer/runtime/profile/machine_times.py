@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ from dlplacer.machines.costs.calibration import (
     read_calibration,
     write_calibration,
 )
-from dlplacer.machines.costs.device_table import is_core
+from dlplacer.machines.costs.device_table import TURN, is_core
 from dlplacer.machines.importers.measured_links import measured
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.open import KINDS, in_host_memory, kind_of, open_devices
@@ -50,14 +51,12 @@ def issue_time_s(devices: Sequence[RuntimeDevice]) -> float:
 
 
 def with_timed_issue(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
-    """The machine of these devices, with the measured cost of issuing an op."""
+    """The machine of these devices, with the cost of issuing an op: measured on GPUs, assumed for cores."""
     # Three digits: it varies by a tenth from one run to the next.
-    dispatch_s = float(f"{issue_time_s(opened):.3g}")
-    if not dispatch_s:
-        return topology
-    devices = tuple(replace(device, dispatch_s=dispatch_s) for device in topology.devices)
-    source = f"{topology.source}; issue of an op timed with a chain of short ones"
-    return replace(topology, devices=devices, source=source)
+    issue: dict[str, Any] = {"dispatch_s": float(f"{issue_time_s(opened):.3g}")}
+    if opened[0].streams is None:
+        issue = {"dispatch_s": TURN.value, "process": "host", "asynchronous": False}
+    return replace(topology, devices=tuple(replace(device, **issue) for device in topology.devices))
 
 
 def _short_chain() -> Captured:
