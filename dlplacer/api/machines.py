@@ -126,7 +126,7 @@ def catalogue(what: str) -> Table:
 
 
 def _records(what: str) -> Iterator[dict[str, Any]]:
-    """What is listed; devices are those of this machine as ``--devices`` names them, then the types of the table."""
+    """The entries of a list; devices are those of this machine as ``--devices`` names them, then types of the table."""
     if what == "graphs":
         for name in shipped_names("graphs"):
             graph = load_graph(name)
