@@ -9,9 +9,8 @@ the dispatch times of all ops that have started. Behind the barrier at the loss 
 
 *Synchronous* devices (CPU cores) run an op inside the call that issues it, so an op's time includes its issue. Cores of
 one process share its interpreter: after an op has started, an op of another core starts no earlier than `dispatch_s`
-later, first come, first served. Chains of ``tanh(x @ w)`` on two threads of two cores show it: ops of 3 to 10 us alone
-take 26 to 31 us side by side, two times 14 us, whatever their size, and ops of 57 us take 59 us. A core alone in its
-process never waits. Asynchronous and synchronous devices of one process do not wait for each other.
+later, first come, first served. A core alone in its process never waits. Asynchronous and synchronous devices of one
+process do not wait for each other.
 """
 
 from collections import defaultdict

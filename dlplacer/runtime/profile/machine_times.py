@@ -53,9 +53,8 @@ def issue_time_s(devices: Sequence[RuntimeDevice]) -> float:
 def with_timed_issue(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
     """The machine of these devices, with the cost of issuing an op: measured on GPUs, assumed for cores."""
     # Three digits: it varies by a tenth from one run to the next.
-    issue: dict[str, Any] = {"dispatch_s": float(f"{issue_time_s(opened):.3g}")}
-    if opened[0].streams is None:
-        issue = {"dispatch_s": TURN.value, "process": "host", "asynchronous": False}
+    on_cores: dict[str, Any] = {"dispatch_s": TURN.value, "process": "host", "asynchronous": False}
+    issue = {"dispatch_s": float(f"{issue_time_s(opened):.3g}")} if opened[0].streams else on_cores
     return replace(topology, devices=tuple(replace(device, **issue) for device in topology.devices))
 
 

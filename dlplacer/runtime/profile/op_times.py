@@ -3,15 +3,15 @@
 import contextlib
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from statistics import quantiles as cut_points
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -19,8 +19,9 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
-from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, FUSED_LSTM
+from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
+from dlplacer.machines.costs.device_table import TURN
 from dlplacer.runtime.devices.base import RuntimeDevice, T
 from dlplacer.runtime.devices.open import in_host_memory
 from dlplacer.runtime.executor.run import RankLinks
@@ -53,10 +54,8 @@ def settled(times: Sequence[float]) -> float:
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
     """First and third quartile, between neighbours in proportion; of one value that value twice."""
-    if len(values) == 1:
-        return values[0], values[0]
-    low, _, high = cut_points(values, n=4, method="inclusive")
-    return low, high
+    low, high = np.quantile(values, (0.25, 0.75))
+    return float(low), float(high)
 
 
 Times = dict[str, dict[str, float]]
@@ -171,7 +170,8 @@ class StandIns(RankLinks):
             if given is not None and not given.is_meta and code.value in names:
                 self._made[code.value] = given.detach().to(device.torch_device)
                 names = [name for name in names if name != code.value]
-            found |= zip(names, (_without_data(one) for one in made_by(whole, op, names, device)), strict=True)
+            for name, made in zip(names, made_by(whole, op, names, device), strict=True):
+                found[name] = torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device="meta")
         for name, like in sorted(found.items(), key=lambda each: -length(each[1])):
             if like.dtype not in memory:
                 memory[like.dtype] = _filled((length(like),), (1,), like.dtype, device.torch_device)
@@ -185,9 +185,11 @@ class StandIns(RankLinks):
 def made_by(whole: Captured, op: str, names: Sequence[str], device: RuntimeDevice) -> list[torch.Tensor]:
     """Values of an op as the device's kernels make them, of made-up inputs.
 
-    They are as in the capture if the op draws, or its kernel refuses such inputs.
+    They are as in the capture if the op draws, its kernel refuses such inputs, or it reads an LSTM's workspace: of that
+    the capture knows about the size only, and the kernel reads and writes past one that is too small.
     """
     executable = whole.executable
+    planned = executable.codes[op]
     code = segment_graph(executable, [op], names, device, Updater(None))
 
     def example(name: str) -> torch.Tensor:
@@ -197,15 +199,11 @@ def made_by(whole: Captured, op: str, names: Sequence[str], device: RuntimeDevic
         spec = whole.graph.op(executable.producer[name]).outputs[0]
         return _filled(spec.shape, None, getattr(torch, spec.dtype), device.torch_device)
 
-    if not executable.codes[op].random:
+    if not planned.random and all(call.target is not BACKWARD for call in planned.instructions):
         with contextlib.suppress(Exception), torch.no_grad():
             given = map(example, (*code.read, *(executable.codes[each].value for each in code.bound)))
             return list(boxed_module(code.graph, code.attributes).forward([*given]))
     return [*map(example, names)]
-
-
-def _without_data(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _filled(
@@ -228,6 +226,7 @@ def profile_ops(
 ) -> Times:
     """Op times on these devices while all of them work: ops lose memory bandwidth and cache to the others in plans too.
 
+    Cores lose the interpreter as well, which a plan counts by itself, as `dispatch_s`: an op takes no less than alone.
     A step that needs more than `memory_bytes`, by default what is free on a device, is timed in parts, whose inputs are
     made from shapes.
     """
@@ -241,15 +240,18 @@ def profile_ops(
         order = {"here": part, "elsewhere": [op.id for op in captured.graph.ops if op.id not in set(part)]}
         own = [OwnStep(captured, order, "here", device, tensors, leaves, job=job) for device in devices]
         _warm_up(own)
-        samples: dict[str, list[tuple[OpTimes, float]]] = {kind: [] for kind in found}
+        alone, beside = defaultdict[str, Any](list), defaultdict[str, Any](list)
         for done in range(warmup + steps):
-            share = (number + done / (warmup + steps)) / len(parts)
-            on_step(f"step {done + 1} of {warmup + steps}", share)
+            on_step(f"step {done + 1} of {warmup + steps}", (number + done / (warmup + steps)) / len(parts))
             taken = zip(own, side_by_side(OwnStep.recorded, own), side_by_side(OwnStep.plain, own), strict=True)
             for step, recorded, plain in taken if done >= warmup else ():
-                samples[step.device.type].append((recorded, plain))
-        for kind, of_kind in samples.items():
-            found[kind] |= typical(*zip(*of_kind, strict=True))
+                beside[step.device.type].append((recorded, plain))
+                if step.device.streams is None and len(own) > 1:
+                    alone[step.device.type].append((step.recorded(), step.plain()))
+        for kind, times in found.items():
+            together = typical(*zip(*beside[kind], strict=True))
+            own_s = typical(*zip(*alone[kind], strict=True)) if alone[kind] else together
+            times |= {op: max(own_s[op], seconds - TURN.value) for op, seconds in together.items()}
     return found
 
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -11,11 +12,14 @@ import torch
 from runtime.random_plans import needs_two_cores, placed_at_random, require_same_step
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
+from dlplacer.runtime.devices import open_devices
+from dlplacer.runtime.profile.op_times import made_by
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
 REWRITES = [*default_rewrites(), FUSED_LSTM]
@@ -105,3 +109,30 @@ def test_a_forward_and_its_backward_share_a_device_and_a_workspace() -> None:
 )
 def test_an_lstm_that_plain_pytorch_does_not_run_so_stays(job: Job) -> None:
     assert not of_kernel(fused(job).graph)
+
+
+class Called(TorchDispatchMode):
+    """Remembers which kernels run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: set[object] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.kernels.add(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_backward_never_runs_with_a_made_up_workspace() -> None:
+    step = training("one layer")[1]
+    layouts = step.executable.layouts
+    (device,) = open_devices(["cpu:0"])
+    with closing(device):
+        for op in of_kernel(step.graph):
+            values = [name for name, producer in step.executable.producer.items() if producer == op and name in layouts]
+            with Called() as called:
+                made = made_by(step, op, values, device)
+            assert BACKWARD not in called.kernels
+            same = [name for name, tensor in zip(values, made, strict=True) if tensor.shape == layouts[name][0]]
+            # The true size of a workspace is known to the kernel alone.
+            assert len(same) >= len(values) - (FORWARD in called.kernels)
