@@ -7,14 +7,16 @@ candidates are replayed with dispatch, and the shortest replayed plan is taken, 
 - every single device;
 - the schedule of the method on the problem itself, which gives the bound too;
 - for the default method, those of each heuristic where every op takes at least as long as its issue, with all devices
-  of its process at work.
+  of its process at work;
+- for the default method, placements and orders near the best of these, until the gap or the limit is reached.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 from dlplacer.core.errors import InputError, InternalError
 from dlplacer.core.op import Op
@@ -33,8 +35,11 @@ from dlplacer.solvers.methods import DEFAULT_METHOD, HEURISTICS, METHODS, SOLVER
 _REPLAYED_OP_S = 1e-4
 """Seconds of work for an op of a replay."""
 
-_STARTS_SHARE = 0.5
-"""Of the time, for heuristics."""
+_STARTS_SHARE, _WALK_SHARE = 0.5, 0.25
+"""Of the time, for heuristics; of what they leave, for walks from the best plan."""
+
+_MEMORY, _PATIENCE, _AGAIN = 50, 100, 0.3
+"""Steps that a walk looks back; steps for each op after which it begins anew; share of moves that another follows."""
 
 _SAME = 1e-9
 """Relative difference of two sums of the same times."""
@@ -86,7 +91,8 @@ class _ReplayedSearch:
         if is_default and not self._is_closed():
             self._offer_starts()
         if not (is_default and self._is_closed()):
-            part = replace(budget, report=self._hear)
+            share = _WALK_SHARE if is_default else 0.0
+            part = replace(budget, deadline=budget.deadline - share * budget.left_s, report=self._hear)
             outcome = METHODS[method](problem, part) if method == "single" else solve(problem, part)
             if method == "single":
                 # Another device than the best one without dispatch may be the best when it waits for its process.
@@ -94,30 +100,36 @@ class _ReplayedSearch:
                 outcome = replace(outcome, schedule=best)
             self.offer(outcome.schedule)
             self._hear(None, outcome.lower_bound)
+            if is_default and self.best is not None:
+                self._walk()
         outcome = Outcome(None, self.bound)
         return None if self.best is None else plan_of(problem, *self.best, outcome, "", 0, {}), outcome
 
     def offer(self, schedule: ProblemSchedule | None) -> None:
         """Replay placement and order of a schedule, of this problem or one with other times, and keep the best."""
-        problem = self.problem
-        if schedule is None:
-            return
-        device = schedule.device
-        if all(problem.delay[arc.size][device[arc.source]][device[arc.target]] is not None for arc in problem.arcs):
-            count_work(_REPLAYED_OP_S * problem.op_count)
-            self._keep(*replay(problem, device, schedule.order))
+        if schedule is not None:
+            self._judge(schedule.device, schedule.order)
 
-    def _keep(self, ops: tuple[ScheduledOp, ...], transfers: tuple[Transfer, ...]) -> None:
+    def _judge(self, device: Sequence[int], order: Sequence[int]) -> float:
+        """Seconds of a placement replayed in an order; infinity if it is no plan."""
+        problem = self.problem
+        if any(problem.delay[arc.size][device[arc.source]][device[arc.target]] is None for arc in problem.arcs):
+            return math.inf
+        count_work(_REPLAYED_OP_S * problem.op_count)
+        return self._keep(*replay(problem, device, order))
+
+    def _keep(self, ops: tuple[ScheduledOp, ...], transfers: tuple[Transfer, ...]) -> float:
         # Ops that wait may let tensors live longer than there is memory for.
         if self.may_overflow and any(
             use.capacity_bytes is not None and use.peak_bytes > use.capacity_bytes
             for use in memory_use(self.problem, ops, transfers).values()
         ):
-            return
+            return math.inf
         length_s = max(entry.end_s for entry in ops)
         if length_s < self.makespan_s:
             self.makespan_s, self.best = length_s, (ops, transfers)
             self._hear(None, self.bound)
+        return length_s
 
     def _hear(self, _makespan: int | None, bound: int) -> None:
         """Keep the higher bound of the problem without dispatch, and report it with the best replayed plan."""
@@ -146,6 +158,56 @@ class _ReplayedSearch:
             # One whose package is not installed is left out.
             with suppress(InputError):
                 within(lambda: stop.is_set() or now() > until, partial(ask, method))
+
+    def _walk(self) -> None:
+        """Move on from the best plan until the gap or the limit, and from it again after many steps in vain.
+
+        Late acceptance hill climbing (Burke and Bykov 2017): a move is accepted if the replay is no longer than the
+        current one, or than the one of so many steps ago. Each return to the best plan begins with one more move.
+        """
+        random, count, kicks = Random(self.budget.seed), self.problem.op_count, 0
+        while self.budget.left_s and not self._is_closed() and self.best is not None:
+            home, times = self.problem.topology.device_index, {entry.op: entry for entry in self.best[0]}
+            entries = [times[op.id] for op in self.problem.graph.ops]
+            device = [home[entry.device] for entry in entries]
+            order = sorted(self.problem.topological, key=lambda op: (entries[op].start_s, entries[op].end_s))
+            begun_s, step, idle, moves = self.makespan_s, 0, 0, kicks
+            length = math.inf if kicks else begun_s
+            memory = [length] * _MEMORY
+            while idle < _PATIENCE * count and self.budget.left_s and not self._is_closed():
+                tried = device.copy(), order.copy()
+                for _ in range(moves + 1):
+                    self._move(random, *tried)
+                moves = 0
+                while random.random() < _AGAIN:
+                    self._move(random, *tried)
+                found = self._judge(*tried)
+                slot, step, idle = step % _MEMORY, step + 1, idle + 1
+                if found <= max(length, memory[slot]):
+                    idle = idle if found >= length else 0
+                    (device, order), length = tried, found
+                memory[slot] = min(memory[slot], length)
+            kicks = 0 if self.makespan_s < begun_s else kicks % (2 * count) + 1
+
+    def _move(self, random: Random, device: list[int], order: list[int]) -> None:
+        """Take the ops of a run that share a device to another, with their groups; or an op to another place."""
+        problem, place = self.problem, random.randrange(len(order))
+        op = order[place]
+        if random.random() < 0.5:
+            last, target = place + int(len(order) ** random.random()), random.randrange(problem.device_count)
+            here = device[op]
+            for each in [each for each in order[place:last] if device[each] == here]:
+                group = problem.group_of[each]
+                together = (each,) if group is None else problem.groups[group]
+                if all(target in problem.allowed[one] for one in together):
+                    for one in together:
+                        device[one] = target
+            return
+        reads = {arc.source for arc in problem.arcs_into[op]}
+        readers = {arc.target for arc in problem.arcs_from[op]}
+        low = next((at + 1 for at in range(place - 1, -1, -1) if order[at] in reads), 0)
+        high = next((at - 1 for at in range(place + 1, len(order)) if order[at] in readers), len(order) - 1)
+        order.insert(random.randint(low, high), order.pop(place))
 
 
 def _with_floors(problem: Problem) -> Problem | None:
