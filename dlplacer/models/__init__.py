@@ -5,9 +5,8 @@ A builder takes ``batch_size`` and other keyword arguments, all with defaults, a
 was. Under a fake tensor mode nothing is allocated. torch is loaded on the first use of a builder, not before.
 
 ``dropout`` is a probability; the default, 0, leaves dropout out, so that gradients can be compared with another run's.
-Image classifiers take ``image_size``, height and width in pixels, and ``classes``; ``narrow`` divides the channels of
-all layers. They raise `InputError` if the images are too small for the network, or ``narrow`` does not divide its
-channels.
+Image classifiers take ``image_size``, height and width in pixels, and raise `InputError` if the images are too small.
+``narrow`` of ResNet-50 divides the channels of all layers.
 """
 
 import lazy_loader
