@@ -106,36 +106,6 @@ def family_of(model_type: str) -> tuple[str, Family]:
     return name, FAMILIES[name]
 
 
-FIELDS: Mapping[str, tuple[str, ...]] = {
-    "hidden": ("hidden_size", "n_embd"),
-    "layers": ("num_hidden_layers", "n_layer"),
-    "heads": ("num_attention_heads", "n_head"),
-    "inner": ("intermediate_size", "n_inner"),
-    "vocabulary": ("vocab_size",),
-    "context": ("max_position_embeddings", "n_positions"),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "chosen": ("num_experts_per_tok",),
-    "expert_inner": ("moe_intermediate_size",),
-    "shared": ("n_shared_experts",),
-    "shared_inner": ("shared_expert_intermediate_size",),
-    "dense_first": ("first_k_dense_replace",),
-    "sparse_every": ("decoder_sparse_step",),
-    "head_width": ("head_dim",),
-    "groups": ("num_key_value_heads",),
-    "window": ("sliding_window",),
-    "window_pattern": ("sliding_window_pattern",),
-    "full_below": ("max_window_layers",),
-    "latent": ("kv_lora_rank",),
-    "query_latent": ("q_lora_rank",),
-    "nope": ("qk_nope_head_dim",),
-    "rope": ("qk_rope_head_dim",),
-    "value": ("v_head_dim",),
-}
-"""Name here → names in config.json, of which the first that is there counts."""
-
-MAY_BE_ZERO = frozenset({"experts", "shared", "shared_inner", "expert_inner", "dense_first", "window", "full_below"})
-"""Names of `FIELDS` whose number may be 0."""
-
 _GEMMA3 = {"vocab_size": 262208, "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4}
 DEFAULTS: Mapping[str, Mapping[str, int]] = {"gemma3_text": {**_GEMMA3, "max_position_embeddings": 131072}}
 """``model_type`` → the numbers of transformers' class of configs, which published files leave out."""
@@ -168,6 +138,22 @@ def bits_of(text: str | float) -> float:
     return bits
 
 
+_MAY_BE_ZERO = (
+    *("num_local_experts", "n_shared_experts", "shared_expert_intermediate_size", "moe_intermediate_size"),
+    *("first_k_dense_replace", "sliding_window", "max_window_layers"),
+)
+_OTHER_NAMES = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings",
+    "num_experts": "num_local_experts",
+    "n_routed_experts": "num_local_experts",
+}
+"""Name in some files → name in most, which counts where both are there."""
+
+
 def decoder_of_config(config: Mapping[str, Any], name: str, weights: str | float | None = None) -> Decoder:
     """The decoder that a config.json describes; InputError names a field that is missing or wrong.
 
@@ -177,20 +163,24 @@ def decoder_of_config(config: Mapping[str, Any], name: str, weights: str | float
     inner = config.get("text_config")
     text = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
     kind, family = family_of(str(text.get("model_type", "")))
-    shapes = _Shapes({**DEFAULTS.get(kind, {}), **text}, kind, family, _bits(config, text, weights), name)
+    for other, usual in _OTHER_NAMES.items():
+        if text.get(usual) is None:
+            text[usual] = text.get(other)
+    stored, bits = _bits(config, text, weights)
+    told = {field: value for field, value in text.items() if value is not None}
+    shapes = _Shapes({**DEFAULTS.get(kind, {}), **told}, kind, family, stored, bits, name)
     shapes.check()
-    parts = [*_vision(config, shapes), *shapes.parts()]
-    context = shapes.get("context")
+    vocabulary = shapes.need("vocab_size")
     return Decoder(
         name,
-        tuple(parts),
-        shapes.need("hidden"),
+        (*_vision(config, shapes), *shapes.parts()),
+        shapes.hidden,
         max(shapes.inner, shapes.heads * shapes.head_width),
-        shapes.need("vocabulary"),
-        shapes.tied_bytes,
-        context,
-        "float32" if shapes.stored == 32 else "bfloat16",
-        4 if shapes.stored == 32 else 2,
+        vocabulary,
+        shapes.plain(vocabulary * shapes.hidden) if text.get("tie_word_embeddings", family.tied) else 0,
+        shapes.get("max_position_embeddings"),
+        "float32" if stored == 32 else "bfloat16",
+        4 if stored == 32 else 2,
     )
 
 
@@ -226,23 +216,24 @@ def _number(name: str, field: str, value: Any, least: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Shapes:
-    """The fields of a config.json with its family's row, as sizes of weights."""
+    """The fields of a config.json with its family's row, as sizes of weights.
+
+    `stored` are bits of an element that stays as the file's dtype says, `bits` those of one in the matrices of layers.
+    """
 
     text: Mapping[str, Any]
     kind: str
     family: Family
-    bits: tuple[float, float]
+    stored: float
+    bits: float
     name: str
 
-    def get(self, field: str) -> int | None:
-        """The number of a field; None if the file has none."""
-        names = (each for each in FIELDS[field] if self.text.get(each) is not None)
-        found = next(names, None)
-        least = 0 if field in MAY_BE_ZERO else 1
-        return None if found is None else _number(self.name, found, self.text[found], least)
+    def get(self, field: str, default: Any = None) -> Any:
+        """The number of a field, or the default."""
+        return self.need(field) if field in self.text else default
 
     def need(self, field: str) -> int:
-        return _number(self.name, FIELDS[field][0], self.get(field), 1)
+        return _number(self.name, field, self.text.get(field), 0 if field in _MAY_BE_ZERO else 1)
 
     def listed(self, field: str) -> list[Any]:
         """A list in the file; empty if it has none."""
@@ -253,97 +244,88 @@ class _Shapes:
 
     def check(self) -> None:
         """Refuse numbers that contradict each other."""
-        hidden, heads, groups = self.need("hidden"), self.heads, self.get("groups") or self.heads
-        experts, chosen, kinds = self.get("experts") or 0, self.get("chosen") or 0, self.listed("layer_types")
+        heads, groups, hidden = self.heads, self.get("num_key_value_heads", self.heads), self.hidden
+        experts, chosen = self.get("num_local_experts", 0), self.get("num_experts_per_tok", 0)
+        kinds, layers, latent = self.listed("layer_types"), self.need("num_hidden_layers"), self.get("kv_lora_rank")
         wrong = ""
-        if not self.get("latent") and heads % groups:
+        if not latent and heads % groups:
             wrong = f"{groups} num_key_value_heads do not divide {heads} num_attention_heads"
-        elif not self.get("latent") and not self.get("head_width") and hidden % heads:
+        elif not latent and "head_dim" not in self.text and hidden % heads:
             wrong = f"{heads} num_attention_heads do not divide hidden_size {hidden}, and there is no head_dim"
         elif experts and chosen > experts:
             wrong = f"num_experts_per_tok is {chosen}, of {experts} experts"
-        elif kinds and len(kinds) < self.need("layers"):
-            wrong = f"layer_types has {len(kinds)} entries for {self.need('layers')} layers"
+        elif kinds and len(kinds) < layers:
+            wrong = f"layer_types has {len(kinds)} entries for {layers} layers"
         if wrong:
             raise InputError(f"config {self.name!r}: {wrong}; correct the file")
 
-    @property
-    def stored(self) -> float:
-        return self.bits[0]
+    @cached_property
+    def hidden(self) -> int:
+        return self.need("hidden_size")
 
-    @property
+    @cached_property
     def heads(self) -> int:
-        return self.need("heads")
+        return self.need("num_attention_heads")
 
-    @cached_property
+    @property
     def inner(self) -> int:
-        return self.need("inner") if self.get("inner") else 4 * self.need("hidden")
+        return int(self.get("intermediate_size", 4 * self.hidden))
 
-    @cached_property
+    @property
     def head_width(self) -> int:
-        return self.get("head_width") or self.need("hidden") // self.heads
-
-    @property
-    def tied(self) -> bool:
-        return bool(self.text.get("tie_word_embeddings", self.family.tied))
-
-    @property
-    def tied_bytes(self) -> int:
-        return self.plain(self.need("vocabulary") * self.need("hidden")) if self.tied else 0
+        return int(self.get("head_dim", self.hidden // self.heads))
 
     def plain(self, elements: int) -> int:
         """Bytes of weights that stay as the file's dtype says."""
         return round(elements * self.stored / 8)
 
+    def packed(self, elements: int) -> int:
+        """Bytes of the matrices of a layer."""
+        return round(elements * self.bits / 8)
+
     def norm(self, count: int) -> int:
-        return count * self.need("hidden") * (2 if self.family.norm_bias else 1)
+        return count * self.hidden * (2 if self.family.norm_bias else 1)
 
     def bias(self, letter: str, size: int) -> int:
         return size if letter in self.family.biases else 0
 
     def parts(self) -> Iterator[DecoderPart]:
-        hidden, vocabulary, family = self.need("hidden"), self.need("vocabulary"), self.family
-        table, places = vocabulary * hidden, self.need("context") * hidden if self.kind == "gpt2" else 0
+        hidden, vocabulary, family = self.hidden, self.need("vocab_size"), self.family
+        table, places = vocabulary * hidden, self.need("max_position_embeddings") * hidden if self.kind == "gpt2" else 0
         yield DecoderPart("embedding", None, tuple(family.embedding.split("+")), self.plain(table + places))
-        for layer in range(self.need("layers")):
+        for layer in range(self.need("num_hidden_layers")):
             yield self._attention(layer)
             yield from self._experts(layer) if self._is_sparse(layer) else [self._mlp(layer)]
         behind = self.norm(1) + self.bias("h", vocabulary)
         yield DecoderPart("head", None, (family.final, family.head), self.plain(table + behind), table)
 
     def _is_sparse(self, layer: int) -> bool:
-        if not self.get("experts"):
+        if not self.get("num_local_experts") or layer in self.listed("mlp_only_layers"):
             return False
-        if layer in self.listed("mlp_only_layers"):
-            return False
-        return layer >= (self.get("dense_first") or 0) and (layer + 1) % (self.get("sparse_every") or 1) == 0
+        first, every = self.get("first_k_dense_replace", 0), self.get("decoder_sparse_step", 1)
+        return bool(layer >= first and (layer + 1) % every == 0)
 
     def _attention(self, layer: int) -> DecoderPart:
-        hidden, width = self.need("hidden"), self.head_width
-        if self.get("latent"):
+        hidden, heads, width, kernels = self.hidden, self.heads, self.head_width, 2
+        if "kv_lora_rank" in self.text:
             factors, extra, attention = self._latent()
             kernels = 5
         else:
-            groups = self.get("groups") or self.heads
-            queried, grouped = self.heads * width, groups * width
-            factors, kernels = hidden * (queried + 2 * grouped) + queried * hidden, 2
-            bias_q = bool(self.text.get("attention_bias")) or "q" in self.family.biases
-            bias_o = bool(self.text.get("attention_bias")) or "o" in self.family.biases
-            extra = bias_q * (queried + 2 * grouped) + bias_o * hidden + 2 * width * self.family.qk_norm
-            extra += self.heads if self.kind == "gpt_oss" else 0
-            attention = CachedAttention(self.heads, (width, width), 2 * grouped, window=self._window(layer))
-        size = round(factors * self.bits[1] / 8) if self.kind != "gpt_oss" else self.plain(factors)
+            queried, grouped = heads * width, self.get("num_key_value_heads", heads) * width
+            factors = hidden * (queried + 2 * grouped) + queried * hidden
+            biased = "qo" if self.text.get("attention_bias") else self.family.biases
+            extra = ("q" in biased) * (queried + 2 * grouped) + ("o" in biased) * hidden
+            extra += 2 * width * self.family.qk_norm + heads * (self.kind == "gpt_oss")
+            attention = CachedAttention(heads, (width, width), 2 * grouped, window=self._window(layer))
+        size = self.plain(factors) if self.kind == "gpt_oss" else self.packed(factors)
+        size += self.plain(extra + self.norm(self.family.norms))
         module = self.family.layer.format(layer)
-        norms = self.norm(self.family.norms)
-        return DecoderPart(
-            "attention", layer, (module,), size + self.plain(extra + norms), factors, kernels, 0, 0, attention
-        )
+        return DecoderPart("attention", layer, (module,), size, factors, kernels, attention=attention)
 
     def _latent(self) -> tuple[int, int, CachedAttention]:
         """Multi-head latent attention: what is cached are a latent vector and the rotated part of a key."""
-        hidden, heads, latent = self.need("hidden"), self.heads, self.need("latent")
-        nope, rope = self.need("nope"), self.need("rope")
-        value, rank = self.need("value"), self.get("query_latent")
+        hidden, heads, latent, rank = self.hidden, self.heads, self.need("kv_lora_rank"), self.get("q_lora_rank")
+        nope, rope, value = map(self.need, ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
         queries = heads * (nope + rope)
         asked = hidden * queries if rank is None else hidden * rank + rank * queries
         factors = asked + hidden * (latent + rope) + latent * heads * (nope + value) + heads * value * hidden
@@ -351,7 +333,7 @@ class _Shapes:
         return factors, latent + (rank or 0), attention
 
     def _window(self, layer: int) -> int | None:
-        window, kinds = self.get("window"), self.listed("layer_types")
+        window, kinds = self.get("sliding_window"), self.listed("layer_types")
         # Qwen's classes have windows only if they are told so, and from a layer on.
         qwen = self.kind.startswith("qwen")
         if not window or not self.text.get("use_sliding_window", not qwen):
@@ -359,30 +341,30 @@ class _Shapes:
         if kinds:
             return window if kinds[layer] == "sliding_attention" else None
         if qwen:
-            below = self.get("full_below")
-            return window if layer >= (28 if below is None else below) else None
-        every = {"gemma2": 2, "gemma3_text": self.get("window_pattern") or 6, "gpt_oss": 2}.get(self.kind)
+            return window if layer >= self.get("max_window_layers", 28) else None
+        every = {"gemma2": 2, "gemma3_text": self.get("sliding_window_pattern", 6), "gpt_oss": 2}.get(self.kind)
         return window if every is None or (layer + 1) % every else None
 
     def _mlp(self, layer: int) -> DecoderPart:
-        hidden, inner = self.need("hidden"), self.inner
-        matrices = 3 if self.family.gated else 2
-        factors, extra = matrices * hidden * inner, self.bias("m", inner + hidden)
-        size = round(factors * self.bits[1] / 8) + self.plain(extra)
+        factors = (3 if self.family.gated else 2) * self.hidden * self.inner
+        size = self.packed(factors) + self.plain(self.bias("m", self.inner + self.hidden))
         return DecoderPart("mlp", layer, (f"{self.family.layer.format(layer)}.mlp",), size, factors, 2)
 
     def _experts(self, layer: int) -> Iterator[DecoderPart]:
         """The router and shared experts, which every token passes, then the experts of which it passes some."""
-        hidden, count, chosen = self.need("hidden"), self.need("experts"), self.need("chosen")
-        inner = self.get("expert_inner") or self.inner
-        shared = 3 * hidden * (self.get("shared_inner") or inner * (self.get("shared") or 0))
-        gate = hidden if self.get("shared_inner") else 0
+        hidden, count, chosen = self.hidden, self.need("num_local_experts"), self.need("num_experts_per_tok")
+        inner, shared_inner = (
+            self.get("moe_intermediate_size") or self.inner,
+            self.get("shared_expert_intermediate_size"),
+        )
+        shared = 3 * hidden * (shared_inner or inner * self.get("n_shared_experts", 0))
+        gate = hidden if shared_inner else 0
         router = hidden * count + gate + self.bias("m", count) + (count if self.kind == "deepseek_v3" else 0)
-        module = f"{self.family.layer.format(layer)}.mlp"
-        always = round(shared * self.bits[1] / 8) + self.plain(router)
-        yield DecoderPart("mlp", layer, (f"{module}.gate",), always, shared + hidden * count + gate, 3 if shared else 1)
+        module, kernels = f"{self.family.layer.format(layer)}.mlp", 3 if shared else 1
+        always = self.packed(shared) + self.plain(router)
+        yield DecoderPart("mlp", layer, (f"{module}.gate",), always, shared + hidden * count + gate, kernels)
         factors = 3 * count * hidden * inner
-        size = round(factors * self.bits[1] / 8) + self.plain(count * self.bias("m", 2 * inner + hidden))
+        size = self.packed(factors) + self.plain(count * self.bias("m", 2 * inner + hidden))
         yield DecoderPart("experts", layer, (f"{module}.experts",), size, factors, 2, count, chosen)
 
 
@@ -404,6 +386,6 @@ def _vision(config: Mapping[str, Any], shapes: _Shapes) -> Iterator[DecoderPart]
         frames = number("temporal_patch_size", default=1)
         factors = layers * (4 * hidden * hidden + 2 * hidden * inner) + 3 * frames * patch * patch * hidden
         merged = hidden * number("spatial_merge_size") ** 2
-        factors += merged * (merged + number("out_hidden_size", default=shapes.need("hidden")))
+        factors += merged * (merged + number("out_hidden_size", default=shapes.hidden))
         # A step of decoding passes it by: the picture was read with the prompt.
         yield DecoderPart("vision", None, ("vision_tower",), shapes.plain(factors), 0, 0)
