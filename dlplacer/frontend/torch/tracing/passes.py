@@ -60,16 +60,61 @@ def join_gradients(graph: fx.Graph) -> None:
     """
     drop_sums_of_one(graph)
     rows: dict[_Rows, fx.Node] = {}
-    sums = [
-        node
-        for node in graph.nodes
-        if _is_addition(node) and not (len(node.users) == 1 and _is_addition(next(iter(node.users))))
-    ]
+    sums = _sums_of(graph)
     # Rows of products first: a sum of rows is only joined where its rows lie together already.
     for products in (True, False):
         for total in sums:
             _join(graph, total, products, rows)
     graph.eliminate_dead_code()
+
+
+def stack_gradients(graph: fx.Graph) -> None:
+    """Make the gradients of all slices of a dimension one stack, or one concatenation.
+
+    If a model reads ``x[:, 0]``, ``x[:, 1]`` and so on, each gradient is put into zeros of the size of x, and these
+    are added: for n slices 2n - 1 ops as large as all of x. Attention does so with queries, keys and values, a
+    hand-made recurrent layer with every step of its sequence. Adding zeros rounds nothing: the elements stay the same,
+    but for the sign of zeros, and for the order of summation where x is read as a whole more than once besides.
+    Slices that overlap or leave a place out are added as before.
+    """
+    for total in _sums_of(graph):
+        groups: dict[tuple[Any, ...], list[Any]] = {}
+        terms = _terms_of(total)
+        for term in terms:
+            if term.target in _SLICED and len(term.users) == 1 and not term.kwargs:
+                groups.setdefault((term.target, str(term.args[1]), term.args[2]), []).append(term)
+        whole = [ordered for slices in groups.values() if (ordered := _consecutive(slices))]
+        stacked = {term for slices in whole for term in slices}
+        with graph.inserting_before(total):
+            made = [
+                call_like(
+                    graph,
+                    _SLICED[first.target],
+                    ([first.args[0], *(each.args[0] for each in more)], first.args[2]),
+                    total.meta,
+                )
+                for first, *more in whole
+            ]
+            _replace(graph, total, made, [term for term in terms if term not in stacked])
+    graph.eliminate_dead_code()
+
+
+_SLICED: dict[Any, Any] = {
+    aten.select_backward.default: aten.stack.default,
+    aten.slice_backward.default: aten.cat.default,
+}
+"""Gradient of a place or a range of a dimension → what joins those of all places."""
+
+
+def _consecutive(terms: Sequence[Any]) -> list[Any]:
+    """Gradients of ranges by place, empty unless they follow each other from the first place to the last."""
+    size = terms[0].meta["val"].shape[terms[0].args[2]]
+    if not size or not all(isinstance(bound, int) for term in terms for bound in term.args[3:]):
+        return []
+    bounds = (term.args[3:] if term.args[4:] else (term.args[3] % size, term.args[3] % size + 1) for term in terms)
+    ranges = sorted((*slice(*each).indices(size), number) for number, each in enumerate(bounds))
+    begins, ends, steps, numbers = zip(*ranges, strict=True)
+    return [terms[number] for number in numbers] if (*begins, size) == (0, *ends) and {*steps} == {1} else []
 
 
 def drop_sums_of_one(graph: fx.Graph) -> None:
@@ -84,6 +129,15 @@ def drop_sums_of_one(graph: fx.Graph) -> None:
         if kept and dims and all(value.shape[dim] == 1 for dim in dims):
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+
+
+def _sums_of(graph: fx.Graph) -> list[fx.Node]:
+    """The additions of two tensors of one shape and dtype that are no summand of another."""
+    return [
+        node
+        for node in graph.nodes
+        if _is_addition(node) and not (len(node.users) == 1 and _is_addition(next(iter(node.users))))
+    ]
 
 
 def _terms_of(total: fx.Node) -> list[fx.Node]:
@@ -124,11 +178,16 @@ def _join(graph: fx.Graph, total: fx.Node, products: bool, rows: dict[_Rows, fx.
             joined.append(terms)
         else:
             parts += [(*term.views, term.call)[0] for term in terms]
-    if joined:
-        with graph.inserting_before(total):
-            result, *others = [*(_joined(graph, terms, rows) for terms in joined), *parts]
-            for part in others:
-                result = call_like(graph, aten.add.Tensor, (result, part), total.meta)
+    with graph.inserting_before(total):
+        _replace(graph, total, [_joined(graph, terms, rows) for terms in joined], parts)
+
+
+def _replace(graph: fx.Graph, total: fx.Node, made: Sequence[fx.Node], parts: Sequence[fx.Node]) -> None:
+    """Let the readers of a sum read that of what was made, if anything, and of the other parts."""
+    result, *others = (*made, *parts)
+    for part in others if made else ():
+        result = call_like(graph, aten.add.Tensor, (result, part), total.meta)
+    if made:
         total.replace_all_uses_with(result)
 
 
@@ -235,6 +294,7 @@ PASSES: dict[str, Callable[[fx.Graph], None]] = {
     "drop-detach": drop_detach,
     "split-convolution-backward": split_convolution_backward,
     "join-gradients": join_gradients,
+    "stack-gradients": stack_gradients,
 }
 """Name → pass, in the order in which they are applied."""
 
