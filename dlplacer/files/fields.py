@@ -38,17 +38,6 @@ Table = Annotated[dict[str, Any], Field(default_factory=dict)]
 ListOf = Annotated[list[T], Field(default_factory=list)]
 
 
-class NodeLinkFile(FileModel):
-    """The fields that files of nodes and edges share; keys of networkx's node-link form are among them."""
-
-    format: str
-    name: str = ""
-    source: str = ""
-    multigraph: bool = False
-    graph: Table
-    meta: Table
-
-
 def without(name: str) -> BeforeValidator:
     """Annotation of a record that may have one more field in files, which nothing reads."""
 

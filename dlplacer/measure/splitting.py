@@ -18,7 +18,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
-from dlplacer.files.structure_hash import first_difference, structure_sha256
+from dlplacer.files.formats import first_difference, structure_sha256
 from dlplacer.frontend.torch.capture import Captured, default_rewrites, rewritten, trace_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.nodes import behind_views

@@ -15,8 +15,7 @@ from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import PHASES, Edge, Op, TensorSpec
-from dlplacer.files.graph_file import graph_to_dict, read_graph
-from dlplacer.files.structure_hash import structure_sha256
+from dlplacer.files.formats import graph_to_dict, read_graph, structure_sha256
 from dlplacer.files.text import render_json
 
 NAMES = st.text("abcé漢 /_.", min_size=1, max_size=6)

@@ -9,7 +9,7 @@ import pytest
 
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.files.topology_file import read_topology
+from dlplacer.files.formats import read_topology
 
 FORMAT = "dlplacer.topology/1"
 

@@ -12,7 +12,7 @@ from onnx import NodeProto, numpy_helper
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
-from dlplacer.files.structure_hash import structure_sha256
+from dlplacer.files.formats import structure_sha256
 from dlplacer.frontend.onnx.onnx_values import MICROSOFT, OnnxFile, data_inputs, free_name, reads, specs_of, values_of
 
 _ENDLESS = 2**31

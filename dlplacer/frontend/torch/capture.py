@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.core.graph import OpGraph
-from dlplacer.files.structure_hash import structure_sha256
+from dlplacer.files.formats import structure_sha256
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.op_graph_of_fx import add_updates, build
