@@ -1,5 +1,4 @@
 from .classifiers import inception_v3 as inception_v3
-from .classifiers import resnet50 as resnet50
 from .recurrent import big_lstm as big_lstm
 from .recurrent import gnmt as gnmt
 from .small import branches as branches

@@ -1,7 +1,7 @@
-"""Image classifiers: logits, shape (N, classes), for images of shape (N, 3, H, W).
+"""Image classifiers, among them Inception-V3, whose module names, and with them state dicts, are torchvision's.
 
-Module names, and with them state dicts, are those of torchvision. Inception-V3 is of section 6 of
-"Rethinking the Inception Architecture for Computer Vision" (Szegedy et al. 2015), without the auxiliary head.
+It is of section 6 of "Rethinking the Inception Architecture for Computer Vision" (Szegedy et al. 2015), without the
+auxiliary head.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,11 +24,6 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def dropout_or_none(probability: float) -> nn.Module:
-    """Dropout; nothing at probability 0, so that gradients can be compared with another run's."""
-    return nn.Dropout(probability) if probability else nn.Identity()
-
-
 def classifier_job(build: Callable[[], nn.Module], batch_size: int, image_size: int, classes: int, seed: int) -> Job:
     """A training step with cross-entropy; the seed decides weights, images and labels."""
     with seeded(seed):
@@ -39,76 +34,6 @@ def classifier_job(build: Callable[[], nn.Module], batch_size: int, image_size: 
 
 
 CLASSES = 1000
-
-
-def require_image(name: str, image_size: int, smallest: int, original: int = 224) -> None:
-    """Refuse images that are too small for a network."""
-    if image_size < smallest:
-        raise InputError(
-            f"{name}: image_size is {image_size}; the grid vanishes below {smallest}; use {smallest} or more "
-            f"({original} is the original)"
-        )
-
-
-class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions with a shortcut: the identity, or a projection where the shape changes."""
-
-    expansion = 4
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        outputs = self.expansion * width
-        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(outputs)
-        projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride != 1 or inputs != outputs else None
-        self.downsample = projection and nn.Sequential(projection, nn.BatchNorm2d(outputs))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        hidden = functional.relu(self.bn1(self.conv1(images)))
-        hidden = functional.relu(self.bn2(self.conv2(hidden)))
-        hidden = self.bn3(self.conv3(hidden))
-        return functional.relu(hidden + (images if self.downsample is None else self.downsample(images)))
-
-
-class ResNet50(nn.Module):
-    """Of "Deep Residual Learning for Image Recognition" (He et al. 2015, table 1), stride in the 3x3 convolution."""
-
-    blocks = (("layer1", 3), ("layer2", 4), ("layer3", 6), ("layer4", 3))
-
-    def __init__(self, classes: int, narrow: int) -> None:
-        super().__init__()
-        if narrow < 1 or 64 % narrow:
-            raise InputError(f"resnet50: narrow is {narrow}, which does not divide 64 channels; use 1, 2, 4 or 8")
-        inputs = width = 64 // narrow
-        self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        for name, count in self.blocks:
-            blocks = []
-            for position in range(count):
-                blocks.append(Bottleneck(inputs, width, stride=1 if position or name == "layer1" else 2))
-                inputs = Bottleneck.expansion * width
-            self.add_module(name, nn.Sequential(*blocks))
-            width *= 2
-        self.fc = nn.Linear(inputs, classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        grid = functional.max_pool2d(functional.relu(self.bn1(self.conv1(images))), 3, stride=2, padding=1)
-        for name, _ in self.blocks:
-            grid = self.get_submodule(name)(grid)
-        logits: torch.Tensor = self.fc(torch.flatten(functional.adaptive_avg_pool2d(grid, 1), 1))
-        return logits
-
-
-def resnet50(
-    batch_size: int = 32, image_size: int = 224, *, classes: int = CLASSES, narrow: int = 1, seed: int = 0
-) -> Job:
-    """A training step of ResNet-50; `narrow` is 1, 2, 4, …, 64."""
-    require_image("resnet50", image_size, 33)
-    return classifier_job(lambda: ResNet50(classes, narrow), batch_size, image_size, classes, seed)
 
 
 class BasicConv2d(nn.Module):
@@ -199,7 +124,7 @@ class Inception(nn.Module):
 class InceptionV3(nn.Module):
     """Logits of `CLASSES` classes, shape (N, 1000), for images of shape (N, 3, H, W)."""
 
-    def __init__(self, dropout: float = 0.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.Conv2d_1a_3x3 = BasicConv2d(3, 32, (3, 3), stride=2, padded=False)
         self.Conv2d_2a_3x3 = BasicConv2d(32, 32, (3, 3), padded=False)
@@ -211,21 +136,21 @@ class InceptionV3(nn.Module):
         for name, block in BLOCKS.items():
             self.add_module(name, Inception(*block))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.dropout = dropout_or_none(dropout)
         self.fc = nn.Linear(2048, CLASSES)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         grid = images
         for name, layer in self.named_children():
-            grid = layer(torch.flatten(grid, 1) if name == "dropout" else grid)
+            grid = layer(torch.flatten(grid, 1) if name == "fc" else grid)
         return grid
 
 
-def inception_v3(batch_size: int = 32, image_size: int = 299, *, dropout: float = 0.0, seed: int = 0) -> Job:
-    """A training step of Inception-V3; `dropout` is before the last layer (originally 0.5).
+def inception_v3(batch_size: int = 32, image_size: int = 299, *, seed: int = 0) -> Job:
+    """A training step of Inception-V3, without its dropout.
 
     `image_size` is 75 at least. Below 107 the last grid is 1x1, where training needs a batch of 2 or more. The weights
     do not depend on the sizes.
     """
-    require_image("inception_v3", image_size, 75, 299)
-    return classifier_job(lambda: InceptionV3(dropout), batch_size, image_size, CLASSES, seed)
+    if image_size < 75:
+        raise InputError(f"inception_v3: image_size is {image_size}; the grid vanishes below 75; the original is 299")
+    return classifier_job(InceptionV3, batch_size, image_size, CLASSES, seed)

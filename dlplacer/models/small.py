@@ -5,41 +5,33 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models.classifiers import BasicConv2d, classifier_job, dropout_or_none, seeded
+from dlplacer.models.classifiers import BasicConv2d, classifier_job, seeded
 
 STEM_CHANNELS = 16
 BRANCH_CHANNELS = 48
+CLASSES = 10
 
 
 class Branches(nn.Module):
     """Logits, shape (N, classes), for images of shape (N, 3, H, W)."""
 
-    def __init__(self, count: int = 3, classes: int = 10, dropout: float = 0.0) -> None:
+    def __init__(self, count: int = 3) -> None:
         super().__init__()
         self.stem = BasicConv2d(3, STEM_CHANNELS, (3, 3))
         self.branches = nn.ModuleList(BasicConv2d(STEM_CHANNELS, BRANCH_CHANNELS, (3, 3)) for _ in range(count))
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.dropout = dropout_or_none(dropout)
-        self.fc = nn.Linear(count * BRANCH_CHANNELS, classes)
+        self.fc = nn.Linear(count * BRANCH_CHANNELS, CLASSES)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         stem = self.stem(images)
         joined = torch.cat([branch(stem) for branch in self.branches], 1)
-        logits: torch.Tensor = self.fc(self.dropout(torch.flatten(self.pool(joined), 1)))
+        logits: torch.Tensor = self.fc(torch.flatten(self.pool(joined), 1))
         return logits
 
 
-def branches(
-    batch_size: int = 32,
-    image_size: int = 32,
-    *,
-    count: int = 3,
-    classes: int = 10,
-    dropout: float = 0.0,
-    seed: int = 0,
-) -> Job:
-    """A training step of `Branches`: `count` of them, all of the same cost; `dropout` is before the last layer."""
-    return classifier_job(lambda: Branches(count, classes, dropout), batch_size, image_size, classes, seed)
+def branches(batch_size: int = 32, image_size: int = 32, *, count: int = 3, seed: int = 0) -> Job:
+    """A training step of `Branches`: `count` of them, all of the same cost."""
+    return classifier_job(lambda: Branches(count), batch_size, image_size, CLASSES, seed)
 
 
 class Perceptron(nn.Module):
@@ -48,11 +40,11 @@ class Perceptron(nn.Module):
     Between the first layer and the last are `depth` from `width` to `width`; `tied` ones share weight and bias.
     """
 
-    def __init__(self, features: int, width: int, depth: int, classes: int, tied: bool) -> None:
+    def __init__(self, features: int, width: int, depth: int, tied: bool) -> None:
         super().__init__()
         self.first = nn.Linear(features, width)
         self.hidden = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.last = nn.Linear(width, classes)
+        self.last = nn.Linear(width, CLASSES)
         if tied:
             for layer in self.hidden[1:]:
                 layer.weight, layer.bias = self.hidden[0].weight, self.hidden[0].bias
@@ -71,13 +63,12 @@ def mlp(
     *,
     width: int = 128,
     depth: int = 2,
-    classes: int = 10,
     tied: bool = False,
     seed: int = 0,
 ) -> Job:
     """A training step of `Perceptron`."""
     with seeded(seed):
-        network = Perceptron(features, width, depth, classes, tied)
+        network = Perceptron(features, width, depth, tied)
         inputs = torch.randn(batch_size, features)
-        labels = torch.randint(classes, (batch_size,))
+        labels = torch.randint(CLASSES, (batch_size,))
     return Job(network, args=(inputs,), targets=(labels,), loss=functional.cross_entropy, mode="train")

@@ -1,14 +1,15 @@
-"""AlexNet, VGG-19 and GoogLeNet, which papers compare with: a training step of each, on random images."""
+"""AlexNet, VGG-19, GoogLeNet and ResNet-50, which papers compare with: a training step of each, on random images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from dlplacer.core.errors import InputError
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models.classifiers import CLASSES, classifier_job, require_image
+from dlplacer.models.classifiers import CLASSES, classifier_job
 
 
 class Chain(nn.Module):
@@ -109,25 +110,88 @@ def _halved(images: torch.Tensor) -> torch.Tensor:
     return functional.max_pool2d(images, 3, stride=2, ceil_mode=True)
 
 
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions with a shortcut: the identity, or a projection where the shape changes."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = self.expansion * width
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride != 1 or inputs != outputs else None
+        self.downsample = projection and nn.Sequential(projection, nn.BatchNorm2d(outputs))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = functional.relu(self.bn1(self.conv1(images)))
+        hidden = functional.relu(self.bn2(self.conv2(hidden)))
+        hidden = self.bn3(self.conv3(hidden))
+        return functional.relu(hidden + (images if self.downsample is None else self.downsample(images)))
+
+
+class ResNet50(nn.Module):
+    """Of "Deep Residual Learning for Image Recognition" (He et al. 2015, table 1), stride in the 3x3 convolution."""
+
+    blocks = (("layer1", 3), ("layer2", 4), ("layer3", 6), ("layer4", 3))
+
+    def __init__(self, classes: int, narrow: int) -> None:
+        super().__init__()
+        inputs = width = 64 // narrow
+        self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        for name, count in self.blocks:
+            blocks = []
+            for position in range(count):
+                blocks.append(Bottleneck(inputs, width, stride=1 if position or name == "layer1" else 2))
+                inputs = Bottleneck.expansion * width
+            self.add_module(name, nn.Sequential(*blocks))
+            width *= 2
+        self.fc = nn.Linear(inputs, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        grid = functional.max_pool2d(functional.relu(self.bn1(self.conv1(images))), 3, stride=2, padding=1)
+        for name, _ in self.blocks:
+            grid = self.get_submodule(name)(grid)
+        logits: torch.Tensor = self.fc(torch.flatten(functional.adaptive_avg_pool2d(grid, 1), 1))
+        return logits
+
+
+def _job(
+    build: Callable[[], nn.Module], smallest: int, batch_size: int, image_size: int, classes: int, seed: int
+) -> Job:
+    if image_size < smallest:
+        raise InputError(f"image_size is {image_size}; the grid vanishes below {smallest}; the original is 224")
+    return classifier_job(build, batch_size, image_size, classes, seed)
+
+
 def alexnet(
     batch_size: int = 128, image_size: int = 224, *, classes: int = CLASSES, narrow: int = 1, seed: int = 0
 ) -> Job:
     """A training step of AlexNet; `narrow`, a power of 2, divides the channels of all layers, here as below."""
-    require_image("alexnet", image_size, 63)
-    return classifier_job(lambda: _alexnet(classes, narrow), batch_size, image_size, classes, seed)
+    return _job(lambda: _alexnet(classes, narrow), 63, batch_size, image_size, classes, seed)
 
 
 def vgg19(
     batch_size: int = 32, image_size: int = 224, *, classes: int = CLASSES, narrow: int = 1, seed: int = 0
 ) -> Job:
     """A training step of VGG-19."""
-    require_image("vgg19", image_size, 32)
-    return classifier_job(lambda: _vgg19(classes, narrow), batch_size, image_size, classes, seed)
+    return _job(lambda: _vgg19(classes, narrow), 32, batch_size, image_size, classes, seed)
 
 
 def googlenet(
     batch_size: int = 32, image_size: int = 224, *, classes: int = CLASSES, narrow: int = 1, seed: int = 0
 ) -> Job:
     """A training step of GoogLeNet."""
-    require_image("googlenet", image_size, 33)
-    return classifier_job(lambda: GoogLeNet(classes, narrow), batch_size, image_size, classes, seed)
+    return _job(lambda: GoogLeNet(classes, narrow), 33, batch_size, image_size, classes, seed)
+
+
+def resnet50(
+    batch_size: int = 32, image_size: int = 224, *, classes: int = CLASSES, narrow: int = 1, seed: int = 0
+) -> Job:
+    """A training step of ResNet-50."""
+    return _job(lambda: ResNet50(classes, narrow), 33, batch_size, image_size, classes, seed)
