@@ -106,9 +106,9 @@ def _all_but_dim(node: fx.Node, read: Iterable[int] | None = None) -> Patterns:
     return _side_by_side(node, (dim for dim in range(value.dim()) if dim != _argument(node, "dim") % value.dim()), read)
 
 
-def _all_but_last(node: fx.Node, name: str, of_each: int = 1) -> Patterns:
-    """Along the dimensions that are not normalized or padded: those last that an argument has numbers for."""
-    return _side_by_side(node, range(_value(node.args[0]).dim() - len(_argument(node, name)) // of_each), [0])
+def _layer_norm(node: fx.Node) -> Patterns:
+    """Along the dimensions that are not normalized."""
+    return _side_by_side(node, range(_value(node.args[0]).dim() - len(_argument(node, "normalized_shape"))), [0])
 
 
 def _layer_norm_backward(node: fx.Node) -> Patterns:
@@ -129,19 +129,6 @@ def _attention(node: fx.Node, tensors: Iterable[int]) -> Patterns:
         own = -1 if mask is None else pattern.inputs[0] - 4 + _value(mask).dim()
         sliced = {"attn_mask": own} if own >= 0 and _value(mask).shape[own] > 1 else {}
         yield axis, Pattern(pattern.inputs, pattern.outputs, named=sliced)
-
-
-def _embedding(node: fx.Node) -> Patterns:
-    """Along the indices, or along the columns of the table."""
-    dims = _value(node.args[1]).dim()
-    yield from _side_by_side(node, range(dims), [1])
-    yield _axis(dims), Pattern({0: 1}, (dims,))
-
-
-def _embedding_backward(node: fx.Node) -> Patterns:
-    """Along the columns of the table: along the indices every part would be as large as the whole table."""
-    if not _argument(node, "scale_grad_by_freq"):
-        yield "channel", Pattern({0: _value(node.args[1]).dim()}, (1,))
 
 
 def _pointwise(node: fx.Node) -> Patterns:
@@ -265,21 +252,16 @@ _RULES: dict[Any, Rule] = {
     aten.bmm.default: partial(_signature, text="bci,bid->bcd", axes="bcd"),
     aten.baddbmm.default: partial(_signature, text="bcd,bci,bid->bcd", axes="bcd"),
     **dict.fromkeys(_SOFTMAXES, _all_but_dim),
-    aten.native_layer_norm.default: partial(_all_but_last, name="normalized_shape"),
+    aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten._scaled_dot_product_flash_attention_for_cpu.default: partial(_attention, tensors=range(3)),
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: partial(_attention, tensors=range(6)),
-    aten.embedding.default: _embedding,
-    aten.embedding_dense_backward.default: _embedding_backward,
     **dict.fromkeys(operators("sum.dim_IntList mean.dim amax amin"), _reduction),
     aten.cat.default: _concatenation,
-    aten.constant_pad_nd.default: partial(_all_but_last, name="pad", of_each=2),
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
-    aten.native_group_norm.default: partial(_signature, text="b.->b.,b.,b.", axes="b", size_at=3),
-    aten.native_group_norm_backward.default: partial(_signature, text="b.,b.,b.,b.->b.,-,-", axes="b", size_at=5),
     **dict.fromkeys(_POOLS, _pool),
 }
