@@ -172,13 +172,7 @@ def autocast_of(job: Job, device: torch.device) -> torch.autocast:
 
 def flat_inputs(job: Job) -> list[Any]:
     """The inputs of a job's step as a flat list: leaves of its arguments, keyword arguments and targets."""
-    named = pytree.tree_leaves(dict(job.kwargs)) if job.kwargs else ()
-    return [*leaves_of(job.args), *named, *leaves_of(job.targets)]
-
-
-def leaves_of(values: tuple[Any, ...]) -> list[Any]:
-    """The leaves of nested values in torch's order, with a fast path for flat sequences of tensors."""
-    return [*values] if is_flat(values) else pytree.tree_leaves(values)
+    return pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
 
 
 def is_flat(values: tuple[Any, ...]) -> bool:
