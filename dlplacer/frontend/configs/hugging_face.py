@@ -3,35 +3,31 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlplacer.core.errors import InputError
 from dlplacer.planning.fit.decoder import CachedAttention, Decoder, DecoderPart
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """Facts of a family that its config.json does not say.
 
     Attributes
     ----------
     norms
-        Vectors of the hidden size in a layer; with `norm_bias` each has a second one.
+        Vectors of the hidden size in a layer, as a digit; with the flag ``b`` each has a second one.
     biases
         Projections with a bias, of ``q`` (with k and v), ``o`` and ``m`` (the MLP, and experts), ``h`` (the head).
-    gated, qk_norm, tied
-        Whether the MLP has three matrices and not two, queries and keys of a head are normalized, and embedding and
-        head share weights if the file does not say.
+    flags
+        ``g``: the MLP has three matrices and not two; ``n``: queries and keys of a head are normalized; ``t``:
+        embedding and head share weights if the file does not say.
     layer, embedding, final, head
         Paths of modules; ``{}`` is the number of a layer. Several are separated by ``+``.
     """
 
-    norms: int
-    norm_bias: bool
+    norms: str
     biases: str
-    gated: bool
-    qk_norm: bool
-    tied: bool
+    flags: str
     layer: str
     embedding: str
     final: str
@@ -43,7 +39,7 @@ _GPT2 = "transformer.h.{} transformer.wte+transformer.wpe transformer.ln_f lm_he
 _NEOX = "gpt_neox.layers.{} gpt_neox.embed_in gpt_neox.final_layer_norm embed_out"
 _PHI = "model.layers.{} model.embed_tokens model.final_layernorm lm_head"
 
-# Norms, biases (- for none), and flags: g gated, n queries and keys are normalized, t tied, b norms have biases.
+# Norms, biases (- for none) and flags.
 _ROWS = f"""
 llama        2 -    g    {_LLAMA}
 mistral      2 -    g    {_LLAMA}
@@ -65,16 +61,7 @@ gpt_oss      2 qom  g    {_LLAMA}
 """
 
 
-def _families() -> Mapping[str, Family]:
-    found = {}
-    for row in _ROWS.strip().splitlines():
-        name, norms, biases, flags, *modules = row.split()
-        gated, qk_norm, tied, norm_bias = (letter in flags for letter in "gntb")
-        found[name] = Family(int(norms), norm_bias, biases, gated, qk_norm, tied, *modules)
-    return found
-
-
-FAMILIES = _families()
+FAMILIES = {name: Family(*told) for name, *told in map(str.split, _ROWS.strip().splitlines())}
 """``model_type`` of config.json → its row."""
 
 _ALIASES = {
@@ -177,7 +164,7 @@ def decoder_of_config(config: Mapping[str, Any], name: str, weights: str | float
         shapes.hidden,
         max(shapes.inner, shapes.heads * shapes.head_width),
         vocabulary,
-        shapes.plain(vocabulary * shapes.hidden) if text.get("tie_word_embeddings", family.tied) else 0,
+        shapes.plain(vocabulary * shapes.hidden) if text.get("tie_word_embeddings", "t" in family.flags) else 0,
         shapes.get("max_position_embeddings"),
         "float32" if stored == 32 else "bfloat16",
         4 if stored == 32 else 2,
@@ -284,7 +271,7 @@ class _Shapes:
         return round(elements * self.bits / 8)
 
     def norm(self, count: int) -> int:
-        return count * self.hidden * (2 if self.family.norm_bias else 1)
+        return count * self.hidden * (2 if "b" in self.family.flags else 1)
 
     def bias(self, letter: str, size: int) -> int:
         return size if letter in self.family.biases else 0
@@ -315,10 +302,10 @@ class _Shapes:
             factors = hidden * (queried + 2 * grouped) + queried * hidden
             biased = "qo" if self.text.get("attention_bias") else self.family.biases
             extra = ("q" in biased) * (queried + 2 * grouped) + ("o" in biased) * hidden
-            extra += 2 * width * self.family.qk_norm + heads * (self.kind == "gpt_oss")
+            extra += 2 * width * ("n" in self.family.flags) + heads * (self.kind == "gpt_oss")
             attention = CachedAttention(heads, (width, width), 2 * grouped, window=self._window(layer))
         size = self.plain(factors) if self.kind == "gpt_oss" else self.packed(factors)
-        size += self.plain(extra + self.norm(self.family.norms))
+        size += self.plain(extra + self.norm(int(self.family.norms)))
         module = self.family.layer.format(layer)
         return DecoderPart("attention", layer, (module,), size, factors, kernels, attention=attention)
 
@@ -346,7 +333,7 @@ class _Shapes:
         return window if every is None or (layer + 1) % every else None
 
     def _mlp(self, layer: int) -> DecoderPart:
-        factors = (3 if self.family.gated else 2) * self.hidden * self.inner
+        factors = (3 if "g" in self.family.flags else 2) * self.hidden * self.inner
         size = self.packed(factors) + self.plain(self.bias("m", self.inner + self.hidden))
         return DecoderPart("mlp", layer, (f"{self.family.layer.format(layer)}.mlp",), size, factors, 2)
 
