@@ -127,7 +127,7 @@ def stand_in(node: fx.Node) -> Any:
         return node.target(*args, **kwargs)
 
 
-_SPLIT = re.compile(r"split:(?P<op>[^:\s]+):(?P<axis>[a-z]+\d*):(?P<parts>\d+)")
+_SPLIT = re.compile(r"split:(?P<op>[^:\s]+):(?P<axis>[a-z]+\d*):(?P<parts>[2-9]|[1-9]\d+)")
 
 
 @dataclass(frozen=True, order=True)
@@ -137,10 +137,6 @@ class OpSplit:
     op: str
     axis: str
     parts: int = 2
-
-    def __post_init__(self) -> None:
-        if self.parts < 2:
-            raise CaptureError(f"op {self.op!r} cannot be split into {self.parts} parts; give at least 2")
 
     def __str__(self) -> str:
         return f"split:{self.op}:{self.axis}:{self.parts}"
