@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import math
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -171,7 +172,7 @@ class _Steps:
             with _undone(self.job, evaluates):
                 self.whole[evaluates] = self._results(self.job)
         expected, gradients = self.whole[evaluates]
-        joined: list[Any] = [None] * len(self.trained)
+        joined: list[Any] = [0.0] * len(self.trained)
         losses, total = [], 0.0
         # One after the other: each reads the buffers that the one before has left.
         with _undone(self.job, evaluates):
@@ -181,8 +182,8 @@ class _Steps:
                 losses.append(loss)
                 if share:
                     total += share * loss
-                    joined = [_less(so_far, each, -share) for so_far, each in zip(joined, mine, strict=True)]
-        size, off = _norm(gradients), _norm(map(_less, joined, gradients))
+                    joined = [so_far + share * each for so_far, each in zip(joined, mine, strict=True)]
+        size, off = _norm(gradients), _norm(map(operator.sub, joined, gradients))
         return Difference(total, expected, off / size if size else off), losses
 
     def _results(self, job: Job) -> tuple[float, list[Any]]:
@@ -190,9 +191,8 @@ class _Steps:
         with _Constants():  # type: ignore[no-untyped-call]
             with autocast_of(job, torch.device("cpu")):
                 loss = torch.as_tensor(loss_of(job))
-            gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)
-        dense = [each.to_dense() if each is not None and each.is_sparse else each for each in gradients]
-        return float(loss.detach()), dense
+            gradients = torch.autograd.grad(loss, self.trained, allow_unused=True, materialize_grads=True)
+        return float(loss.detach()), [each.to_dense() if each.is_sparse else each for each in gradients]
 
     def _other_shares(
         self, cut: BatchCut, losses: Sequence[float], expected: float
@@ -283,12 +283,5 @@ def _short(job: Job, dims: tuple[int | None, ...]) -> tuple[int | None, ...]:
     return () if all(dim == 0 for dim, is_tensor in zip(dims, tensors, strict=True) if is_tensor) else dims
 
 
-def _less(one: Any, other: Any, share: float = 1.0) -> Any:
-    """One gradient less a share of the other; None, which stands for zero, if there is neither."""
-    if other is None:
-        return one
-    return -share * other if one is None else one - share * other
-
-
 def _norm(gradients: Iterable[Any]) -> float:
-    return math.hypot(*(float(each.double().norm()) for each in gradients if each is not None))
+    return math.hypot(*(float(each.double().norm()) for each in gradients))
