@@ -1,6 +1,6 @@
 """An ONNX model as a dataflow graph: inputs, weights and nodes, with their arithmetic and memory traffic."""
 
-from collections import ChainMap
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -234,8 +234,8 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
     values = values_of(file)
     graph: Any = values.model.graph
     numbers = _numbers(graph)
-    specs: Mapping[str, TensorSpec] = values.specs
-    given = {value.name: specs.get(value.name, _UNKNOWN) for value in data_inputs(file.model)}
+    specs = defaultdict(lambda: _UNKNOWN, values.specs)
+    given = {value.name: specs[value.name] for value in data_inputs(file.model)}
     ops = {
         name: Op(name, "input", 0.0, outputs=(spec,), output_bytes=spec.bytes, phase="forward")
         for name, spec in given.items()
@@ -248,12 +248,12 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
         read = reads(node)
         for name in read:
             if name in values.constant and name not in producer:
-                op_id, spec = free_name(WEIGHT_PREFIX + name, ops, "'"), specs.get(name, _UNKNOWN)
+                op_id, spec = free_name(WEIGHT_PREFIX + name, ops, "'"), specs[name]
                 weight: dict[str, Any] = {"weight_bytes": spec.bytes, "attrs": {"value": name}}
                 ops[op_id] = Op(op_id, "parameter", 0.0, outputs=(spec,), phase="forward", **weight)
                 producer[name] = (op_id, 0)
-        work = work_of(node, specs, numbers)
-        made = tuple(specs.get(name, _UNKNOWN) for name in node.output)
+        work = work_of(node, values.specs, numbers)
+        made = tuple(specs[name] for name in node.output)
         op_id = free_name(node.name, ops, "'")
         ops[op_id] = Op(
             op_id,
@@ -267,9 +267,8 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
             phase="forward",
             attrs={"node": node.name},
         )
-        for name in read:
-            source, output = producer[name]
-            edges.append(Edge(source, op_id, specs.get(name, _UNKNOWN).bytes, output, tensor=name))
+        read_from = [(name, *producer[name]) for name in read]
+        edges += [Edge(source, op_id, specs[name].bytes, output, tensor=name) for name, source, output in read_from]
         producer.update({name: (op_id, place) for place, name in enumerate(node.output) if name})
     if not ops:
         raise FileFormatError(str(file.path), ["all its outputs are constant: there is nothing to plan"])
