@@ -9,8 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from dlplacer.core.errors import InputError
-from dlplacer.frontend.configs.hugging_face import FAMILIES, decoder_of_config
-from dlplacer.frontend.configs.model_files import read_decoder
+from dlplacer.frontend.configs import FAMILIES, decoder_of_config, read_decoder
 from dlplacer.planning.fit.decoder import Decoder, DecoderStep, Serving
 
 transformers = pytest.importorskip("transformers")
