@@ -18,7 +18,7 @@ from dlplacer.frontend.torch.executable import Executable
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.op_graph_of_fx import add_updates, build
 from dlplacer.frontend.torch.refusals import require_traceable
-from dlplacer.frontend.torch.splitting.rewrite import is_split
+from dlplacer.frontend.torch.splitting import is_split
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST, cuda_lists
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM

@@ -16,7 +16,7 @@ from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, 
 from dlplacer.frontend.torch.job import Optimizer
 from dlplacer.frontend.torch.nodes import bytes_of, flops_of, tensor_bytes
 from dlplacer.frontend.torch.refusals import require_fixed_shapes
-from dlplacer.frontend.torch.splitting.rewrite import ORIGIN
+from dlplacer.frontend.torch.splitting import ORIGIN
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.joint import Slot, Traced
 

@@ -11,7 +11,7 @@ from torch import fx
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.nodes import behind_views, is_check, picked_output
 from dlplacer.frontend.torch.refusals import require_fixed_shapes
-from dlplacer.frontend.torch.splitting.rewrite import call_like, is_split, parse_splits, split_ops
+from dlplacer.frontend.torch.splitting import call_like, is_split, parse_splits, split_ops
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST
 from dlplacer.frontend.torch.tracing.fused_lstm import FUSED_LSTM
 from dlplacer.frontend.torch.tracing.joint import Traced, is_backward

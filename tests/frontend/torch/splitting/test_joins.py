@@ -7,7 +7,7 @@ import torch
 from frontend.torch.splitting.one_op import run, split_graph, targets, traced
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.splitting.rewrite import OpSplit
+from dlplacer.frontend.torch.splitting import OpSplit
 
 aten = torch.ops.aten
 X = torch.randn((6, 4, 5), generator=torch.Generator().manual_seed(1))

@@ -8,8 +8,7 @@ import torch
 from frontend.torch.splitting.one_op import run, split_graph, traced
 from torch import fx
 
-from dlplacer.frontend.torch.splitting.rewrite import OpSplit
-from dlplacer.frontend.torch.splitting.rules import patterns_of
+from dlplacer.frontend.torch.splitting import OpSplit, patterns_of
 
 aten = torch.ops.aten
 PARTS = 3
