@@ -153,7 +153,9 @@ class _Steps:
         change, losses = self._difference(parts, None)
         if change.is_rounding(autocast):
             return ComparedCut(cut), change
-        rest, evaluates = change, any(isinstance(each, _BatchNorm) for each in self.job.module.modules())
+        # A module in evaluation mode is trained as a whole; else its parts keep their modes.
+        norms = (each for each in self.job.module.modules() if isinstance(each, _BatchNorm))
+        rest, evaluates = change, any(norm.training or not self.job.module.training for norm in norms)
         if evaluates:
             notes = (f"batch norm sees one micro-batch at a time, which changes the step: {change}",)
             rest, losses = self._difference(parts, None, evaluates)
