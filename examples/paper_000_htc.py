@@ -179,13 +179,14 @@ def overhead_ratio(compute_s: float, update_s: float, megabytes: float, slot: fl
 
 def planned() -> tuple[Row, ...]:
     """R_O of shipped models from their roofline on a K80: what is not computation, one GPU, nothing hidden."""
+    from paper_models.conv_nets import alexnet, googlenet, resnet50
+
     import dlplacer as dp
-    from dlplacer import models
 
     box = dp.load_topology("p2-8xlarge")
     slot = box.links[0].bytes_per_s
     rows = []
-    for name, make in {"AlexNet": models.alexnet, "GoogLeNet": models.googlenet, "ResNet-50": models.resnet50}.items():
+    for name, make in {"AlexNet": alexnet, "GoogLeNet": googlenet, "ResNet-50": resnet50}.items():
         work = fastest_work(with_times(dp.capture(make(batch_size=32)), box), box)
         compute_s, weights = work.step_s - work.update_s, work.gradient_bytes
         inputs = (

@@ -18,7 +18,7 @@ _CLEAN.set_forkserver_preload(
     [
         *("pytest", "hypothesis", "torch._dynamo", "torch.distributed.fsdp", "functorch.compile", "torch.onnx"),
         *(
-            "dlplacer.models.small",
+            "dlplacer.models.classifiers",
             "dlplacer.frontend.torch.capture",
             "dlplacer.runtime.distributed.rank_module",
         ),

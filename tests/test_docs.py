@@ -14,10 +14,8 @@ from dlplacer.cli.main import build_parser
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer, TransferSegment
 from dlplacer.core.topology import Device, Link
-from dlplacer.files.graph_file import GraphFile
+from dlplacer.files.formats import GraphFile, PlanFile, ProblemFile, TopologyFile
 from dlplacer.files.load import load_graph, load_plan, load_topology
-from dlplacer.files.plan_file import PlanFile, ProblemFile
-from dlplacer.files.topology_file import TopologyFile
 from dlplacer.measure.run_report import RunReport
 from dlplacer.measure.selftest import Check, Selftest
 from dlplacer.planning.compare import compare

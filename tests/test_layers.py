@@ -91,7 +91,7 @@ ONLY_HERE = {
     "numba": ("data_parallel/ternary/", "solvers/decode/machine_code.py"),
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
     "onnxruntime": ("runtime/onnx/", "frontend/onnx/onnx_values.py"),
-    "gguf": ("frontend/configs/",),
+    "gguf": ("frontend/configs.py",),
     "matplotlib": ("report/plot/", "api/plot.py"),
     "jinja2": ("report/page/",),
 }

@@ -62,8 +62,7 @@ def fit(
     >>> fit.tokens_per_s  # doctest: +SKIP
     14.3
     """
-    from dlplacer.frontend.configs.hugging_face import bits_of
-    from dlplacer.frontend.configs.model_files import read_decoder
+    from dlplacer.frontend.configs import bits_of, read_decoder
     from dlplacer.planning.fit.fit import fit as fit_layers
     from dlplacer.planning.fit.splits import by_counts, by_map
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlplacer.api.subjects import PlanLike, TopologyLike, topology_of, whole_plan_of
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_text, refuse
+from dlplacer.core.expect import expect, refuse
 from dlplacer.report.plot.pictures import PICTURES, save_picture
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def save(
     `gantt`. Raises InputError if there is no such picture, the suffix is none of these, or the file cannot be written.
     """
     name = getattr(picture, "__name__", picture)
-    expect_text("", picture=name)
+    expect("", "picture", name, str, "a text")
     if name not in (names := [each.name for each in PICTURES]):
         raise InputError(f"there is no picture {name!r}; use one of {', '.join(names)}")
     colors = {"color_by": color_by} if name == "gantt" else {}

@@ -88,7 +88,7 @@ def _record_of(value: Any) -> object:
 
         return summary(value)
     if isinstance(value, dp.Topology):
-        from dlplacer.files.topology_file import topology_to_dict
+        from dlplacer.files.formats import topology_to_dict
 
         return topology_to_dict(value)
     return value.to_dict()

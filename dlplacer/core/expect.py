@@ -3,7 +3,7 @@
 import json
 import numbers
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -67,19 +67,11 @@ def expect(owner: str, name: str, value: object, kinds: Kinds, accepted: str) ->
         raise refuse(owner, name, value, accepted)
 
 
-def _expecting(holds: Callable[[object], bool], accepted: str) -> Callable[..., None]:
-    def check(owner: str, *, optional: bool = False, **values: object) -> None:
-        for name, value in values.items():
-            if not (holds(value) or (optional and value is None)):
-                raise refuse(owner, name, value, f"{accepted} or None" if optional else accepted)
-
-    return check
-
-
-expect_text = _expecting(lambda value: isinstance(value, str), "a text")
-expect_number = _expecting(lambda value: isinstance(value, numbers.Real) and not isinstance(value, bool), "a number")
-expect_call = _expecting(callable, "a function")
-expect_table = _expecting(lambda value: isinstance(value, Mapping), "a dict")
+def expect_number(owner: str, **values: object) -> None:
+    """As `expect`, for numbers by their names; True is none."""
+    for name, value in values.items():
+        if not isinstance(value, numbers.Real) or isinstance(value, bool):
+            raise refuse(owner, name, value, "a number")
 
 
 def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: str) -> tuple[T, ...]:

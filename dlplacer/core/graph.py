@@ -62,11 +62,11 @@ class OpGraph(Shown, Record):
             raise InputError("\n".join(mistakes))
 
     def __repr__(self) -> str:
-        count, joined = len(self.ops), len(self.edges)
-        ops, edges = "op" if count == 1 else "ops", "edge" if joined == 1 else "edges"
+        ops, edges = len(self.ops), len(self.edges)
         weights = sum(op.weight_bytes for op in self.ops)
         stored = f", {format_bytes(weights)} of weights" if weights else ""
-        return f"<OpGraph {short_name(self.name)}: {count} {ops}, {joined} {edges}{stored}>"
+        counted = f"{ops} op{'s' * (ops != 1)}, {edges} edge{'s' * (edges != 1)}"
+        return f"<OpGraph {short_name(self.name)}: {counted}{stored}>"
 
     @cached_property
     def index(self) -> Mapping[str, int]:

@@ -61,19 +61,10 @@ class Result(Shown, Record):
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer solve --json`` prints: times in seconds, gap and speedup as ratios."""
         plan = self.plan
-        return {
-            "status": plan.status,
-            "objective": plan.options.objective,
-            **({} if plan.period_s is None else {"period_s": plan.period_s}),
-            "makespan_s": plan.makespan_s,
-            "lower_bound_s": plan.lower_bound_s,
-            "gap": plan.gap,
-            "rounding_s": plan.rounding_s,
-            "solve_s": plan.solve_s,
-            "speedup": self.speedup,
-            "method": plan.method,
-            "bounds": dict(self.bounds),
-        }
+        times = {name: getattr(plan, name) for name in ("makespan_s", "lower_bound_s", "gap", "rounding_s", "solve_s")}
+        period = {} if plan.period_s is None else {"period_s": plan.period_s}
+        told = {"status": plan.status, "objective": plan.options.objective, **period, **times, "speedup": self.speedup}
+        return {**told, "method": plan.method, "bounds": dict(self.bounds)}
 
     def to_frame(self) -> "pandas.DataFrame":
         """The schedule of the plan: see `Plan.to_frame`."""

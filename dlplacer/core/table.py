@@ -85,9 +85,9 @@ class Table:
         return cls(heads, tuple(row if isinstance(row, tuple) else values(row) for row in rows), title)
 
     @classmethod
-    def of(cls, records: Sequence[Mapping[str, Any]], columns: Iterable[Column] = (), title: str = "") -> "Table":
-        """The table of records; without columns, one for each key of any record, in order of appearance."""
-        heads = tuple(columns) or tuple(map(column_of, dict.fromkeys(name for record in records for name in record)))
+    def of(cls, records: Sequence[Mapping[str, Any]], title: str = "") -> "Table":
+        """The table of records, with a column for each key of any record, in order of appearance."""
+        heads = tuple(map(column_of, dict.fromkeys(name for record in records for name in record)))
         return cls(heads, tuple(tuple(record.get(column.name) for column in heads) for record in records), title)
 
     def only(self, *names: str) -> "Table":

@@ -131,9 +131,8 @@ class Topology(Shown, Record):
 
     def __repr__(self) -> str:
         types = Counter(device.type for device in self.devices)
-        devices = ", ".join(f"{count} {printable(kind)}" for kind, count in list(types.items())[:4]) + ", …" * (
-            len(types) > 4
-        )
+        named = [f"{count} {printable(kind)}" for kind, count in types.items()]
+        devices = ", ".join([*named[:4], *["…"] * (len(named) > 4)])
         routers, links = len(self.routers), len(self.links)
         joined = f"{routers} router{'s' * (routers != 1)}, {links} link{'s' * (links != 1)}"
         return f"<Topology {short_name(self.name)}: {devices}, {joined}>"

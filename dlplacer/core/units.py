@@ -70,9 +70,7 @@ def _scaled(value: float, units: Mapping[str, float], least: str) -> str:
 
 def format_seconds(value_s: float) -> str:
     """A short text such as ``12.3 ms``."""
-    if 0 < abs(value_s) < 1e-6:
-        return f"{value_s / 1e-9:.4g} ns"
-    return _scaled(value_s, {"s": 1.0, "ms": 1e-3, "us": 1e-6}, "0 s")
+    return _scaled(value_s, {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}, "{:.4g} s")
 
 
 def format_duration(value_s: float) -> str:

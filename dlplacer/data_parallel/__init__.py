@@ -2,8 +2,8 @@
 
 >>> import dlplacer as dp
 >>> from dlplacer.data_parallel import plan_groups
->>> from dlplacer.models import resnet50
->>> plan = plan_groups(resnet50(batch_size=8), dp.load_topology("pcie-4gpu"))
+>>> from dlplacer.models import inception_v3
+>>> plan = plan_groups(inception_v3(batch_size=8), dp.load_topology("pcie-4gpu"))
 >>> plan.ddp_kwargs().keys()
 dict_keys(['bucket_cap_mb_list'])
 """

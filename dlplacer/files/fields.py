@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.expect import field_path, shown
+from dlplacer.core.expect import field_path, printable, shown
 from dlplacer.core.record import Record, defaults, place_of, problem_of, values_of
 from dlplacer.files.text import read_json
 
@@ -15,9 +15,8 @@ Model = TypeVar("Model", bound="FileModel")
 T = TypeVar("T")
 
 _SCALARS = (str, int, float, bool, type(None))
-_COUNT_KEY = re.compile(r"0*[1-9][0-9]{0,11}")
+_COUNT_KEY = re.compile(r"[1-9][0-9]{0,11}")
 """Up to a million million: Python refuses to read thousands of digits, and no float holds hundreds."""
-_MOST_LETTERS = 60
 
 
 class FileModel(BaseModel):
@@ -36,17 +35,6 @@ class FileModel(BaseModel):
 
 Table = Annotated[dict[str, Any], Field(default_factory=dict)]
 ListOf = Annotated[list[T], Field(default_factory=list)]
-
-
-class NodeLinkFile(FileModel):
-    """The fields that files of nodes and edges share; keys of networkx's node-link form are among them."""
-
-    format: str
-    name: str = ""
-    source: str = ""
-    multigraph: bool = False
-    graph: Table
-    meta: Table
 
 
 def without(name: str) -> BeforeValidator:
@@ -127,14 +115,10 @@ def format_mistake(found: Any, kind: str, version: int) -> str | None:
 
 
 def count_key_mistakes(field: str, table: Mapping[str, object], unit: str) -> Iterator[str]:
-    """Keys of a table that are no whole numbers of a unit from 1 on, or mean the same number as one before them."""
-    known: dict[int, str] = {}
+    """Keys of a table that are no whole numbers of a unit from 1 on, without zeros ahead."""
     for key in table:
-        place = f"{field}.{key if len(key) <= _MOST_LETTERS else f'{key[:_MOST_LETTERS]}…'}"
         if not _COUNT_KEY.fullmatch(key):
-            yield f"{place}: the key must be a whole number of {unit}, at least 1 and below 1e+12"
-        elif known.setdefault(int(key), key) != key:
-            yield f"{place}: means the same as {shown(known[int(key)])}; remove one"
+            yield f"{field}.{printable(key)}: the key must be a whole number of {unit}, at least 1 and below 1e+12"
 
 
 def _described(mistake: Any, value: Any) -> str:

@@ -23,21 +23,21 @@ def load_graph(name: str | PathLike[str]) -> OpGraph:
 
     Raises InputError if there is no such file; FileFormatError with every mistake and its path.
     """
-    from dlplacer.files.graph_file import read_graph
+    from dlplacer.files.formats import read_graph
 
     return read_graph(locate(name, "graph"))
 
 
 def load_topology(name: str | PathLike[str]) -> Topology:
     """The topology in a file, or one that ships: ``dgx1-v100-2gpu``. Raises as `load_graph`."""
-    from dlplacer.files.topology_file import read_topology
+    from dlplacer.files.formats import read_topology
 
     return read_topology(locate(name, "topology"))
 
 
 def load_plan(path: str | PathLike[str]) -> Plan:
     """The plan in a file; `dlplacer.check` decides if it is valid. Raises as `load_graph`."""
-    from dlplacer.files.plan_file import read_plan
+    from dlplacer.files.formats import read_plan
 
     expect("", "path", path, (str, PathLike), "the path of a plan file")
     if not Path(path).exists():
@@ -50,14 +50,14 @@ def save(value: object, path: str | PathLike[str]) -> Path:
 
     Raises InputError if the value has no file format, or the file cannot be written.
     """
-    from dlplacer.files import graph_file, plan_file, topology_file
+    from dlplacer.files import formats
 
     if isinstance(value, Result):
         value = value.plan
     told: dict[type, Callable[[Any], dict[str, Any]]] = {
-        OpGraph: graph_file.graph_to_dict,
-        Topology: topology_file.topology_to_dict,
-        Plan: plan_file.plan_to_dict,
+        OpGraph: formats.graph_to_dict,
+        Topology: formats.topology_to_dict,
+        Plan: formats.plan_to_dict,
         Shown: lambda value: value.to_dict(),
     }
     to_dict = next((each for kind, each in told.items() if isinstance(value, kind)), None)

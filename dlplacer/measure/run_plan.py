@@ -12,7 +12,7 @@ from torch import nn
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
-from dlplacer.files.plan_file import plan_to_dict, read_plan
+from dlplacer.files.formats import plan_to_dict, read_plan
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.micro_batches import part_of
 from dlplacer.machines.costs.collectives import AlphaBeta

@@ -23,7 +23,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
 from dlplacer.core.version import __version__
-from dlplacer.files.topology_file import topology_to_dict
+from dlplacer.files.formats import topology_to_dict
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.cores import usable_cores

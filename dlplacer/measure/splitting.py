@@ -18,12 +18,11 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
-from dlplacer.files.structure_hash import first_difference, structure_sha256
+from dlplacer.files.formats import first_difference, structure_sha256
 from dlplacer.frontend.torch.capture import Captured, default_rewrites, rewritten, trace_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.nodes import behind_views
-from dlplacer.frontend.torch.splitting.rewrite import OpSplit
-from dlplacer.frontend.torch.splitting.rules import patterns_of
+from dlplacer.frontend.torch.splitting import OpSplit, patterns_of
 from dlplacer.frontend.torch.tracing.joint import Traced
 from dlplacer.frontend.torch.tracing.passes import apply_passes
 from dlplacer.machines.costs.collectives import AlphaBeta

@@ -4,10 +4,8 @@ A builder takes ``batch_size`` and other keyword arguments, all with defaults, a
 ``train`` on random data. The same ``seed`` gives the same weights and data, and the global random state stays as it
 was. Under a fake tensor mode nothing is allocated. torch is loaded on the first use of a builder, not before.
 
-``dropout`` is a probability; the default, 0, leaves dropout out, so that gradients can be compared with another run's.
-Image classifiers take ``image_size``, height and width in pixels, and ``classes``; ``narrow`` divides the channels of
-all layers. They raise `InputError` if the images are too small for the network, or ``narrow`` does not divide its
-channels.
+Networks have no dropout, so that gradients can be compared with another run's. Image classifiers take ``image_size``,
+height and width in pixels.
 """
 
 import lazy_loader

@@ -6,24 +6,23 @@ from torch.nn import functional
 
 from dlplacer.core.errors import InputError
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models.classifiers import dropout_or_none, seeded
+from dlplacer.models.classifiers import seeded
 
 
 class Encoder(nn.Module):
     """Hidden states, shape (N, T, H), for embedded tokens of shape (N, T, H)."""
 
-    def __init__(self, hidden: int, layers: int, dropout: float) -> None:
+    def __init__(self, hidden: int, layers: int) -> None:
         super().__init__()
         first = nn.LSTM(hidden, hidden, bidirectional=True, batch_first=True)
         second = nn.LSTM(2 * hidden, hidden, batch_first=True)
         further = (nn.LSTM(hidden, hidden, batch_first=True) for _ in range(layers - 2))
         self.layers = nn.ModuleList([first, second, *further])
-        self.dropout = dropout_or_none(dropout)
 
     def forward(self, embedded: torch.Tensor) -> torch.Tensor:
         states = embedded
         for position, layer in enumerate(self.layers):
-            output = layer(self.dropout(states))[0]
+            output = layer(states)[0]
             states = output + states if position >= 2 else output
         return states
 
@@ -46,19 +45,18 @@ class Attention(nn.Module):
 class GnmtDecoder(nn.Module):
     """Hidden states, shape (N, U, H), for embedded tokens of shape (N, U, H) and the encoder's states."""
 
-    def __init__(self, hidden: int, layers: int, dropout: float) -> None:
+    def __init__(self, hidden: int, layers: int) -> None:
         super().__init__()
         first = nn.LSTM(hidden, hidden, batch_first=True)
         further = (nn.LSTM(2 * hidden, hidden, batch_first=True) for _ in range(layers - 1))
         self.layers = nn.ModuleList([first, *further])
         self.attention = Attention(hidden)
-        self.dropout = dropout_or_none(dropout)
 
     def forward(self, embedded: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
-        states: torch.Tensor = self.layers[0](self.dropout(embedded))[0]
+        states: torch.Tensor = self.layers[0](embedded)[0]
         context = self.attention(states, encoded)
         for position, layer in enumerate(self.layers[1:]):
-            output = layer(torch.cat([self.dropout(states), context], dim=2))[0]
+            output = layer(torch.cat([states, context], dim=2))[0]
             states = output + states if position >= 1 else output
         return states
 
@@ -71,13 +69,13 @@ class Gnmt(nn.Module):
     one call: the network is a chain of layers with skip connections.
     """
 
-    def __init__(self, vocabulary: int, hidden: int, layers: int, dropout: float = 0.0) -> None:
+    def __init__(self, vocabulary: int, hidden: int, layers: int) -> None:
         super().__init__()
         if layers < 2:
             raise InputError(f"gnmt: layers is {layers}; the encoder needs its bidirectional layer and one more: 2")
         self.embedding = nn.Embedding(vocabulary, hidden)
-        self.encoder = Encoder(hidden, layers, dropout)
-        self.decoder = GnmtDecoder(hidden, layers, dropout)
+        self.encoder = Encoder(hidden, layers)
+        self.decoder = GnmtDecoder(hidden, layers)
         self.classifier = nn.Linear(hidden, vocabulary)
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -100,7 +98,6 @@ def gnmt(
     vocabulary: int = 32_317,
     hidden: int = 1024,
     layers: int = 4,
-    dropout: float = 0.0,
     seed: int = 0,
 ) -> Job:
     """A training step of `Gnmt` on random sentences.
@@ -111,11 +108,9 @@ def gnmt(
         Tokens of every sentence, source and target.
     vocabulary, hidden, layers
         The defaults are those of the scaling study: 4 + 4 layers of 1024.
-    dropout
-        Before every layer; the paper has 0.2.
     """
     with seeded(seed):
-        network = Gnmt(vocabulary, hidden, layers, dropout)
+        network = Gnmt(vocabulary, hidden, layers)
         source, target, wanted = (torch.randint(vocabulary, (batch_size, length)) for _ in range(3))
     return Job(network, args=(source, target), targets=(wanted,), loss=sequence_loss, mode="train")
 
@@ -126,20 +121,19 @@ class BigLstm(nn.Module):
     A layer has `hidden` cells; `projection` is the width of its output, of the embedding and of the softmax.
     """
 
-    def __init__(self, vocabulary: int, hidden: int, projection: int, layers: int, dropout: float = 0.0) -> None:
+    def __init__(self, vocabulary: int, hidden: int, projection: int, layers: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, projection)
         self.layers = nn.ModuleList(
             nn.LSTM(projection, hidden, proj_size=projection, batch_first=True) for _ in range(layers)
         )
-        self.dropout = dropout_or_none(dropout)
         self.softmax = nn.Linear(projection, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         states = self.embedding(tokens)
         for layer in self.layers:
-            states = layer(self.dropout(states))[0]
-        logits: torch.Tensor = self.softmax(self.dropout(states))
+            states = layer(states)[0]
+        logits: torch.Tensor = self.softmax(states)
         return logits
 
 
@@ -151,7 +145,6 @@ def big_lstm(
     hidden: int = 8192,
     projection: int = 1024,
     layers: int = 2,
-    dropout: float = 0.0,
     seed: int = 0,
 ) -> Job:
     """A training step of `BigLstm` on random text: every next token is predicted.
@@ -163,10 +156,8 @@ def big_lstm(
         them fits no device.
     hidden, projection, layers
         The defaults are those of the scaling study: 2 layers of 8192, projected to 1024.
-    dropout
-        Before and after every layer; the paper has 0.1.
     """
     with seeded(seed):
-        network = BigLstm(vocabulary, hidden, projection, layers, dropout)
+        network = BigLstm(vocabulary, hidden, projection, layers)
         text = torch.randint(vocabulary, (batch_size, length + 1))
     return Job(network, args=(text[:, :-1],), targets=(text[:, 1:],), loss=sequence_loss, mode="train")

@@ -22,10 +22,8 @@ from dlplacer.core.options import OBJECTIVES
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
 from dlplacer.core.version import __version__
-from dlplacer.files.graph_file import graph_to_dict
-from dlplacer.files.plan_file import plan_to_dict
+from dlplacer.files.formats import graph_to_dict, plan_to_dict, topology_to_dict
 from dlplacer.files.text import write_json
-from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.loads import Loads, period_s

@@ -16,7 +16,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.table import Table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
-from dlplacer.files.plan_file import plan_to_dict
+from dlplacer.files.formats import plan_to_dict
 from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.planning.assemble import contradicts

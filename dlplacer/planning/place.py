@@ -14,7 +14,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
-from dlplacer.files.plan_file import plan_to_dict
+from dlplacer.files.formats import plan_to_dict
 from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.machines.costs.roofline_times import with_times

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import dlplacer as dp
 from dlplacer.core.errors import InfeasibleError
-from dlplacer.frontend.configs.hugging_face import decoder_of_config
+from dlplacer.frontend.configs import decoder_of_config
 from dlplacer.planning.fit.decoder import Decoder, Serving
 from dlplacer.planning.fit.fit import Fit, Question, fit
 

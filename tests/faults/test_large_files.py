@@ -6,7 +6,7 @@ import pytest
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.files.graph_file import read_graph
+from dlplacer.files.formats import read_graph
 
 
 def chain(count: int) -> OpGraph:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dlplacer.core.errors import FileFormatError
-from dlplacer.files.graph_file import read_graph
+from dlplacer.files.formats import read_graph
 
 FORMAT = "dlplacer.graph/1"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dlplacer.core.errors import InputError
-from dlplacer.files.graph_file import read_graph
+from dlplacer.files.formats import read_graph
 from dlplacer.files.load import load_graph, load_plan, load_topology
 from dlplacer.files.text import read_json, write_json
 

@@ -12,10 +12,8 @@ import pytest
 import dlplacer as dp
 from dlplacer.check import check_plan
 from dlplacer.core.errors import CheckError, InputError
-from dlplacer.files.graph_file import read_graph
+from dlplacer.files.formats import plan_to_dict, read_graph, read_plan, read_topology
 from dlplacer.files.load import locate
-from dlplacer.files.plan_file import plan_to_dict, read_plan
-from dlplacer.files.topology_file import read_topology
 from dlplacer.machines.costs.calibration import read_calibration
 from dlplacer.machines.importers.any_format import import_topology
 from dlplacer.planning.hybrid.epochs import read_epochs

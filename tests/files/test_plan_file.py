@@ -15,7 +15,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.files.plan_file import plan_to_dict, read_plan
+from dlplacer.files.formats import plan_to_dict, read_plan
 from dlplacer.files.text import render_json
 
 

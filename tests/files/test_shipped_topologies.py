@@ -8,8 +8,8 @@ import networkx as nx
 import pytest
 
 from dlplacer.core.topology import Topology
+from dlplacer.files.formats import read_topology, topology_to_dict
 from dlplacer.files.load import load_topology, shipped_folder, shipped_names
-from dlplacer.files.topology_file import read_topology, topology_to_dict
 
 NAMES = shipped_names("topologies")
 PROMISED = {

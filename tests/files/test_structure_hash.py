@@ -6,7 +6,7 @@ import pytest
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
-from dlplacer.files.structure_hash import first_difference, structure_sha256
+from dlplacer.files.formats import first_difference, structure_sha256
 
 GRAPH = OpGraph(
     (

@@ -9,7 +9,7 @@ import pytest
 
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.files.topology_file import read_topology
+from dlplacer.files.formats import read_topology
 
 FORMAT = "dlplacer.topology/1"
 
@@ -31,17 +31,6 @@ def mistakes_in(value: Any) -> list[str]:
         read_topology(value, "it.json")
     assert str(caught.value).startswith("it.json: ")
     return list(caught.value.mistakes)
-
-
-def test_quantities_with_units() -> None:
-    gpu = device(memory_bytes="80 GiB", flops_per_s="19.5 TFLOP/s", memory_bytes_per_s="2 TB/s")
-    cpu = device("b", memory_bytes=1e9, flops_per_s={"float32": "1 TFLOP/s", "int8": 5})
-    wire = link(rate="25 GB/s", latency_s="1.5 us", count=2, duplex="half")
-    topology = read_topology(file(gpu, cpu, edges=[wire]), "it.json")
-    assert topology.devices[0] == Device("a", "device", 80 * 2**30, 19.5e12, 2e12)
-    assert topology.devices[1] == Device("b", "device", 10**9, {"float32": 1e12, "int8": 5.0})
-    assert topology.links == (Link("a", "b", 25e9, 1.5e-6, "half", 2),)
-    assert topology.links[0].total_bytes_per_s == 50e9
 
 
 @pytest.mark.parametrize("kind", [nx.Graph, nx.MultiGraph])

@@ -13,7 +13,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured
-from dlplacer.frontend.torch.splitting.rewrite import OpSplit
+from dlplacer.frontend.torch.splitting import OpSplit
 from dlplacer.measure.splitting import (
     SplitChoice,
     TracedStep,

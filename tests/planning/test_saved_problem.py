@@ -8,8 +8,8 @@ from solvers.helpers import make_graph, make_machine
 
 from dlplacer.core.errors import InternalError
 from dlplacer.core.options import Options
+from dlplacer.files.formats import read_plan
 from dlplacer.files.load import load_graph, load_topology
-from dlplacer.files.plan_file import read_plan
 from dlplacer.planning.assemble import plan_of, problem_kept
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem

@@ -16,7 +16,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
-from dlplacer.files.plan_file import plan_to_dict, read_plan
+from dlplacer.files.formats import plan_to_dict, read_plan
 from dlplacer.planning.place import place
 from dlplacer.planning.what_if import what_would_help
 from dlplacer.report.explanation import explain

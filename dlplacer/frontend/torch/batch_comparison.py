@@ -2,8 +2,8 @@
 
 import contextlib
 import copy
-import inspect
 import math
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +11,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -28,7 +27,6 @@ from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut
 _ROUNDING = {None: 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
 """Largest relative difference of gradients that is rounding, by autocast dtype; of losses, a tenth of it."""
 
-_BATCH_NORM = inspect.signature(nn.functional.batch_norm)
 _MOST_CUTS = 12
 _SHIFTS = 1, 2
 """Places by which a confirmation moves the samples of the first input, twice as far those of the second, and so on."""
@@ -139,15 +137,13 @@ def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple
 class _Steps:
     """Steps of one job in plain PyTorch: the whole batch once, then its cuts.
 
-    `whole`: True for batch norms in evaluation mode → loss and gradients of the whole batch. `norms`: how many batch
-    norms in training mode the last step called.
+    `whole`: True for batch norms in evaluation mode → loss and gradients of the whole batch.
     """
 
     def __init__(self, job: Job, count: int, rewrites: Sequence[str]) -> None:
         self.job, self.count, self.rewrites = job, count, rewrites
         self.trained = [each for each in job.module.parameters() if each.requires_grad]
         self.whole: dict[bool, tuple[float, list[Any]]] = {}
-        self.norms = 0
 
     def compared(self, cut: BatchCut) -> tuple[ComparedCut | None, Difference]:
         """The cut with the joining that gives the whole batch's results, or None, and the difference of the mean."""
@@ -157,7 +153,9 @@ class _Steps:
         change, losses = self._difference(parts, None)
         if change.is_rounding(autocast):
             return ComparedCut(cut), change
-        rest, evaluates = change, self.norms > 0
+        # A module in evaluation mode is trained as a whole; else its parts keep their modes.
+        norms = (each for each in self.job.module.modules() if isinstance(each, _BatchNorm))
+        rest, evaluates = change, any(norm.training or not self.job.module.training for norm in norms)
         if evaluates:
             notes = (f"batch norm sees one micro-batch at a time, which changes the step: {change}",)
             rest, losses = self._difference(parts, None, evaluates)
@@ -173,33 +171,30 @@ class _Steps:
     ) -> tuple[Difference, list[float]]:
         """The difference from the whole batch, with a share of each micro-batch's loss, and these losses."""
         if evaluates not in self.whole:
-            with _undone(self.job):
-                self.whole[evaluates] = self._results(self.job, evaluates)
+            with _undone(self.job, evaluates):
+                self.whole[evaluates] = self._results(self.job)
         expected, gradients = self.whole[evaluates]
-        joined: list[Any] = [None] * len(self.trained)
+        joined: list[Any] = [0.0] * len(self.trained)
         losses, total = [], 0.0
         # One after the other: each reads the buffers that the one before has left.
-        with _undone(self.job):
+        with _undone(self.job, evaluates):
             for number, part in enumerate(parts):
                 share = 1 / self.count if shares is None else shares[number]
-                loss, mine = self._results(part, evaluates)
+                loss, mine = self._results(part)
                 losses.append(loss)
                 if share:
                     total += share * loss
-                    joined = [_less(so_far, each, -share) for so_far, each in zip(joined, mine, strict=True)]
-        size, off = _norm(gradients), _norm(map(_less, joined, gradients))
+                    joined = [so_far + share * each for so_far, each in zip(joined, mine, strict=True)]
+        size, off = _norm(gradients), _norm(map(operator.sub, joined, gradients))
         return Difference(total, expected, off / size if size else off), losses
 
-    def _results(self, job: Job, evaluates: bool) -> tuple[float, list[Any]]:
+    def _results(self, job: Job) -> tuple[float, list[Any]]:
         """Loss and gradients."""
-        norms = _BatchNorms(evaluates)
-        with norms, _Constants():  # type: ignore[no-untyped-call]
+        with _Constants():  # type: ignore[no-untyped-call]
             with autocast_of(job, torch.device("cpu")):
                 loss = torch.as_tensor(loss_of(job))
-            gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)
-        self.norms = norms.count
-        dense = [each.to_dense() if each is not None and each.is_sparse else each for each in gradients]
-        return float(loss.detach()), dense
+            gradients = torch.autograd.grad(loss, self.trained, allow_unused=True, materialize_grads=True)
+        return float(loss.detach()), [each.to_dense() if each.is_sparse else each for each in gradients]
 
     def _other_shares(
         self, cut: BatchCut, losses: Sequence[float], expected: float
@@ -227,27 +222,6 @@ class _Steps:
                 yield node.name, shares
 
 
-class _BatchNorms(TorchFunctionMode):
-    """Counts batch norms in training mode; may let them use fixed statistics, as in evaluation."""
-
-    def __init__(self, evaluates: bool) -> None:
-        super().__init__()
-        self.evaluates, self.count = evaluates, 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not nn.functional.batch_norm:
-            return func(*args, **(kwargs or {}))
-        bound = _BATCH_NORM.bind(*args, **(kwargs or {}))
-        given = bound.arguments
-        if given.get("training", False):
-            self.count += 1
-            if self.evaluates:
-                channels, dtype = given["input"].shape[1], given["input"].dtype
-                mean, variance = torch.zeros(channels, dtype=dtype), torch.ones(channels, dtype=dtype)
-                given.update(running_mean=mean, running_var=variance, training=False)
-        return func(*bound.args, **bound.kwargs)
-
-
 class _Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Lets every random op give one constant, so that a draw does not depend on the size of the batch."""
 
@@ -262,13 +236,16 @@ class _Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
-def _undone(job: Job) -> Iterator[None]:
-    """Train in plain PyTorch and leave buffers, mode and random state as they were."""
+def _undone(job: Job, evaluates: bool) -> Iterator[None]:
+    """Train in plain PyTorch, batch norms perhaps in evaluation, and leave buffers, mode and random state as before."""
     module = job.module
     modes = [(each, each.training) for each in module.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     if not module.training:
         module.train()
+    for each in module.modules() if evaluates else ():
+        if isinstance(each, _BatchNorm):
+            each.eval()
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             yield
@@ -308,12 +285,5 @@ def _short(job: Job, dims: tuple[int | None, ...]) -> tuple[int | None, ...]:
     return () if all(dim == 0 for dim, is_tensor in zip(dims, tensors, strict=True) if is_tensor) else dims
 
 
-def _less(one: Any, other: Any, share: float = 1.0) -> Any:
-    """One gradient less a share of the other; None, which stands for zero, if there is neither."""
-    if other is None:
-        return one
-    return -share * other if one is None else one - share * other
-
-
 def _norm(gradients: Iterable[Any]) -> float:
-    return math.hypot(*(float(each.double().norm()) for each in gradients if each is not None))
+    return math.hypot(*(float(each.double().norm()) for each in gradients))

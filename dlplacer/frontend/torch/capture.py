@@ -13,12 +13,12 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.core.graph import OpGraph
-from dlplacer.files.structure_hash import structure_sha256
+from dlplacer.files.formats import structure_sha256
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.op_graph_of_fx import add_updates, build
 from dlplacer.frontend.torch.refusals import require_traceable
-from dlplacer.frontend.torch.splitting.rewrite import is_split
+from dlplacer.frontend.torch.splitting import is_split
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST, cuda_lists
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
@@ -103,7 +103,7 @@ def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
         if changed and not replaced:
             with fake_step(job) as (step, inputs):
                 require_same_next_step(step, inputs)
-    _require_no_side_effects(modules, changed, replaced)
+    _require_no_side_effects(changed, replaced)
     if trains:
         _require_scalar_loss(traced)
     return traced
@@ -166,7 +166,7 @@ def _inference(model: Any, args: tuple[Any, ...]) -> Job:
     )
 
 
-def _require_no_side_effects(modules: Mapping[str, nn.Module], changed: Sequence[str], replaced: Sequence[str]) -> None:
+def _require_no_side_effects(changed: Sequence[str], replaced: Sequence[str]) -> None:
     """Refuse side effects other than in-place changes of buffers, which the graph cannot keep."""
     if replaced:
         raise CaptureError(
@@ -174,14 +174,7 @@ def _require_no_side_effects(modules: Mapping[str, nn.Module], changed: Sequence
             "self.name.copy_(value)"
         )
     for path in changed:
-        owner, is_hook, _ = f".{path}".partition("._forward_")
-        where = f"module {owner[1:]!r}" if owner[1:] else "the module"
-        if path in modules:
-            text = f"the forward of {where} sets attributes"
-        elif is_hook:
-            text = f"a forward hook of {where} changes a variable"
-        else:
-            text = f"the forward pass changes {path!r}"
+        text = f"the forward pass changes {path!r}" if path else "the forward pass sets attributes of the module"
         warnings.warn(f"{text}; a placed step does not: return what is to be kept as an output", stacklevel=5)
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import brief, expect, expect_call, expect_table, expect_text
+from dlplacer.core.expect import brief, expect, refuse
 from dlplacer.core.record import Number, OneOf, Record, record
 
 if TYPE_CHECKING:
@@ -93,10 +93,11 @@ class Job:
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
             raise InputError(f"job: module is a {type(self.module).__name__}; give a torch.nn.Module")
-        expect_call("job", optional=True, loss=self.loss)
-        expect_table("job", kwargs=self.kwargs)
+        if self.loss is not None and not callable(self.loss):
+            raise refuse("job", "loss", self.loss, "a function or None")
+        expect("job", "kwargs", self.kwargs, Mapping, "a dict")
         expect("job", "optimizer", self.optimizer, (Optimizer, str, type(None)), "dp.Optimizer, its kind, or None")
-        expect_text("job", optional=True, entry=self.entry)
+        expect("job", "entry", self.entry, (str, type(None)), "a text or None")
         for name in ("args", "targets"):
             if not isinstance(getattr(self, name), tuple):
                 raise InputError(f"job: {name} is a {type(getattr(self, name)).__name__}; give a tuple: ({name[:-1]},)")
@@ -111,18 +112,9 @@ class Job:
             object.__setattr__(self, "optimizer", Optimizer(self.optimizer))
 
     def __repr__(self) -> str:
-        parts = [self.mode]
-        for name, given in (("args", (*self.args, *self.kwargs.values())), ("targets", self.targets)):
-            leaves = [_described(leaf) for leaf in pytree.tree_leaves(given)]
-            if leaves:
-                parts.append(f"{name} {', '.join(leaves[:_SHOWN])}{', …' * (len(leaves) > _SHOWN)}")
-        if self.loss is not None:
-            parts.append(f"loss {getattr(self.loss, '__qualname__', type(self.loss).__name__)}")
-        if self.update is not None:
-            parts.append(f"optimizer {self.update.kind}")
-        if self.autocast is not None:
-            parts.append(f"autocast {self.autocast}")
-        return f"<Job {type(self.module).__name__}: {', '.join(parts)}>"
+        leaves = [_described(leaf) for leaf in pytree.tree_leaves((self.args, dict(self.kwargs)))]
+        args = f", args {', '.join(leaves[:_SHOWN])}{', …' * (len(leaves) > _SHOWN)}" if leaves else ""
+        return f"<Job {type(self.module).__name__}: {self.mode}{args}>"
 
     def with_inputs(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], *, infers: bool = False
@@ -180,13 +172,7 @@ def autocast_of(job: Job, device: torch.device) -> torch.autocast:
 
 def flat_inputs(job: Job) -> list[Any]:
     """The inputs of a job's step as a flat list: leaves of its arguments, keyword arguments and targets."""
-    named = pytree.tree_leaves(dict(job.kwargs)) if job.kwargs else ()
-    return [*leaves_of(job.args), *named, *leaves_of(job.targets)]
-
-
-def leaves_of(values: tuple[Any, ...]) -> list[Any]:
-    """The leaves of nested values in torch's order, with a fast path for flat sequences of tensors."""
-    return [*values] if is_flat(values) else pytree.tree_leaves(values)
+    return pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
 
 
 def is_flat(values: tuple[Any, ...]) -> bool:

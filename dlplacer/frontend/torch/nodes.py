@@ -150,8 +150,8 @@ def flops_of(node: fx.Node) -> int:
     """FLOPs of a call; 0 for ops that only move or touch elements: their time is that of their bytes.
 
     torch's registry has holes, filled here: the CPU kernel of scaled dot product attention (forward and backward),
-    products of a matrix or vector with a vector, grouped products and linear algebra are missing, and the backward of a
-    grouped convolution is counted as if it had one group.
+    products of a matrix or vector with a vector and grouped products are missing, and the backward of a grouped
+    convolution is counted as if it had one group. Linear algebra stays without.
     """
     args, kwargs = stand_ins(node)
     packet = getattr(node.target, "overloadpacket", None)
@@ -179,10 +179,6 @@ def flops_of(node: fx.Node) -> int:
         return lstm_flops(args[0], node.meta["val"][0])
     if node.target is BACKWARD:
         return 2 * lstm_flops(args[0], args[7])
-    if name in _FACTORIZED:
-        (cubed, matrix), *solved = _FACTORIZED[name]
-        factored, right = float(args[matrix].numel()), sum(times * args[side].numel() for times, side in solved)
-        return round(int(args[matrix].shape[-1]) * float(cubed * factored + right))
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=node.meta["val"]))
     return 0
@@ -199,21 +195,6 @@ _PRODUCTS = {
     "transformers.grouped_mm_fallback_backward": (2, 0, 1),
 }
 """Op → how many products it makes, and which of its arguments are their factors."""
-
-
-_FACTORIZED: dict[str, list[tuple[float, int]]] = {
-    "aten.linalg_cholesky_ex": [(1 / 3, 0)],
-    "aten.linalg_lu_factor_ex": [(2 / 3, 0)],
-    "aten._linalg_det": [(2 / 3, 0)],
-    "aten._linalg_slogdet": [(2 / 3, 0)],
-    "aten.linalg_inv_ex": [(2, 0)],
-    "aten._linalg_solve_ex": [(2 / 3, 0), (2, 1)],
-    "aten.linalg_lu_solve": [(0, 0), (2, 2)],
-    "aten.linalg_solve_triangular": [(0, 0), (1, 1)],
-    "aten.cholesky_solve": [(0, 1), (2, 0)],
-}
-"""Op → FLOPs per n³ of its n × n matrices, which argument these are, FLOPs per n² of the columns that it solves for,
-which argument has these (LAPACK Working Note 41, operation counts to leading order)."""
 
 
 def bytes_of(node: fx.Node) -> int:

@@ -16,7 +16,7 @@ from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, 
 from dlplacer.frontend.torch.job import Optimizer
 from dlplacer.frontend.torch.nodes import bytes_of, flops_of, tensor_bytes
 from dlplacer.frontend.torch.refusals import require_fixed_shapes
-from dlplacer.frontend.torch.splitting.rewrite import ORIGIN
+from dlplacer.frontend.torch.splitting import ORIGIN
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.joint import Slot, Traced
 
@@ -37,24 +37,8 @@ class _Builder:
 
     def add_input(self, node: fx.Node) -> None:
         slot = self.traced.inputs[node.name]
-        size = tensor_bytes(node.meta["val"])
-        weighs = slot.role in ("parameter", "buffer")
-        op_id = self._free_id(slot.name or (self.input_names[slot.position] if slot.role == "input" else "tangent"))
-        self._add(
-            Op(
-                op_id,
-                slot.role,
-                time_s=0.0,
-                outputs=nodes.output_specs(node.meta["val"]),
-                weight_bytes=size if weighs else 0,
-                output_bytes=0 if weighs else size,
-                phase="backward" if slot.role == "tangent" else "forward",
-                module=slot.name.rpartition(".")[0] or None,
-                colocate=slot.name or None,
-            ),
-            OpCode(op_id, slot.role, value=node.name, name=slot.name, position=slot.position),
-        )
-        self.home[node.name] = op_id, 0
+        wanted = slot.name or (self.input_names[slot.position] if slot.role == "input" else "tangent")
+        self._bring_in(node, wanted, slot.role, node.meta["val"], name=slot.name, position=slot.position)
 
     def add_constant(self, node: fx.Node) -> None:
         constant = operator.attrgetter(str(node.target))(self.traced.module)
@@ -63,20 +47,31 @@ class _Builder:
                 f"the model uses a higher-order op (sub-graph {node.target!r}); replace torch.cond and the like by "
                 "torch.where, or move that part out of the module"
             )
-        self._add_value(node, constant)
+        self._bring_in(node, node.name, "constant", constant, constant=constant)
 
-    def _add_value(self, node: fx.Node, constant: Any) -> None:
-        op_id = self._free_id(node.name)
-        size = tensor_bytes(constant)
-        op = Op(op_id, "constant", 0.0, outputs=nodes.output_specs(constant), output_bytes=size, phase="forward")
-        self._add(op, OpCode(op_id, "constant", value=node.name, constant=constant))
+    def _bring_in(self, node: fx.Node, wanted: str, role: str, value: Any, *, name: str = "", **code: Any) -> None:
+        """An op of zero time for a tensor that the step is given; parameters and buffers weigh, others are outputs."""
+        op_id, weighs = self._free_id(wanted), role in ("parameter", "buffer")
+        size: dict[str, Any] = {"weight_bytes" if weighs else "output_bytes": tensor_bytes(value)}
+        op = Op(
+            op_id,
+            role,
+            time_s=0.0,
+            outputs=nodes.output_specs(value),
+            phase="backward" if role == "tangent" else "forward",
+            module=name.rpartition(".")[0] or None,
+            colocate=name or None,
+            **size,
+        )
+        self._add(op, OpCode(op_id, role, value=node.name, name=name, **code))
         self.home[node.name] = op_id, 0
 
     def fold(self, node: fx.Node) -> None:
         """Attach tuple unpacking or a view to the op whose result it reads."""
         if not node.all_input_nodes:
             # The conjugate of a Python number.
-            self._add_value(node, node.target(*map(torch.as_tensor, node.args)).resolve_conj())  # type: ignore[operator]
+            value = node.target(*map(torch.as_tensor, node.args)).resolve_conj()  # type: ignore[operator]
+            self._bring_in(node, node.name, "constant", value, constant=value)
             return
         source = node.args[0] if isinstance(node.args[0], fx.Node) else next(iter(node.all_input_nodes))
         op_id, output = self.home[source.name]

@@ -7,7 +7,7 @@ from typing import Any
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.fields import FileModel, built, validated
-from dlplacer.files.topology_file import Node, read_topology
+from dlplacer.files.formats import Node, read_topology
 
 _RATES = ("bytes_per_s", "bandwidth", "bw")
 _LATENCIES = ("latency_s", "latency")

@@ -9,7 +9,7 @@ import networkx as nx
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import PHASES, Op
-from dlplacer.files.structure_hash import structure_sha256
+from dlplacer.files.formats import structure_sha256
 from dlplacer.planning.coarsen.contract import contract
 
 Node: TypeAlias = tuple[str, str, int]

@@ -16,7 +16,7 @@ from torch import nn
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.core.version import __version__
-from dlplacer.files.plan_file import plan_to_dict
+from dlplacer.files.formats import plan_to_dict
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.stand_in import is_empty

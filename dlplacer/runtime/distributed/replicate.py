@@ -18,7 +18,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.files.structure_hash import structure_sha256
+from dlplacer.files.formats import structure_sha256
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.machines.costs.collectives import AlphaBeta

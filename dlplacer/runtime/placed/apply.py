@@ -7,7 +7,7 @@ from dlplacer.check import check_plan
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
-from dlplacer.files.structure_hash import first_difference, structure_sha256
+from dlplacer.files.formats import first_difference, structure_sha256
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST

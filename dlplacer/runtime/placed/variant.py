@@ -17,7 +17,7 @@ from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
-from dlplacer.frontend.torch.job import Job, leaves_of
+from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.kernels import laid_out
 from dlplacer.frontend.torch.tracing.quiet import autocast_types
 from dlplacer.frontend.torch.tracing.stand_in import is_empty
@@ -78,10 +78,10 @@ def require_inputs(
     job: Job, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], differentiates: bool
 ) -> None:
     """Raise MismatchError unless inputs are tensors of the job's dtypes, without a gradient of their own."""
-    parts = [("args", leaves_of(args), leaves_of(job.args)), ("targets", leaves_of(targets), leaves_of(job.targets))]
-    if kwargs:
-        parts.insert(1, ("kwargs", pytree.tree_leaves(dict(kwargs)), pytree.tree_leaves(dict(job.kwargs))))
-    for part, leaves, wanted in parts:
+    named = {"kwargs": (dict(kwargs), dict(job.kwargs))} if kwargs else {}
+    parts: dict[str, Any] = {"args": (args, job.args), **named, "targets": (targets, job.targets)}
+    for part, both in parts.items():
+        leaves, wanted = map(pytree.tree_leaves, both)
         if len(leaves) != len(wanted) and (part != "targets" or leaves):
             raise MismatchError(
                 f"{part} holds {len(leaves)} values; the capture had {len(wanted)}: call it with inputs nested as there"

@@ -8,7 +8,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from dlplacer.files.structure_hash import first_difference
+from dlplacer.files.formats import first_difference
 from dlplacer.frontend import Job, capture
 
 

@@ -61,31 +61,6 @@ def test_products_that_torchs_counter_does_not_know(call: Any, shapes: list[tupl
     assert summed(Job(Product(), tuple(torch.randn(shape) for shape in shapes), mode="infer")) == flops
 
 
-# Two matrices of side 30 and two of 30 rows of 4 columns: n³ is 27,000, n²k is 3,600. Operation counts of LAPACK.
-@pytest.mark.parametrize(
-    ("call", "flops"),
-    [
-        (lambda a, b: torch.linalg.cholesky(a), 2 * 27_000 / 3),
-        (lambda a, b: torch.linalg.inv(a), 2 * 2 * 27_000),
-        (lambda a, b: torch.linalg.det(a), 2 * 2 * 27_000 / 3),
-        (lambda a, b: torch.linalg.slogdet(a)[1], 2 * 2 * 27_000 / 3),
-        (lambda a, b: torch.linalg.solve(a, b), 2 * (2 * 27_000 / 3 + 2 * 3_600)),
-        (lambda a, b: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), b), 2 * (2 * 27_000 / 3 + 2 * 3_600)),
-        (lambda a, b: torch.linalg.solve_triangular(a, b, upper=True), 2 * 3_600),
-        (lambda a, b: torch.cholesky_solve(b, a), 2 * 2 * 3_600),
-    ],
-    ids=["cholesky", "inv", "det", "slogdet", "solve", "lu_solve", "solve_triangular", "cholesky_solve"],
-)
-def test_linear_algebra_that_torchs_counter_does_not_know(call: Any, flops: float) -> None:
-    class Algebra(nn.Module):
-        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            return call(a, b)
-
-    assert (
-        summed(Job(Algebra(), (torch.eye(30).expand(2, 30, 30).clone(), torch.ones(2, 30, 4)), mode="infer")) == flops
-    )
-
-
 @pytest.mark.parametrize(
     ("tensor", "size_bytes"),
     [

@@ -81,21 +81,11 @@ REFUSED: dict[str, tuple[Callable[[], Job], str]] = {
         r"module '1' \(BatchNorm1d\) has momentum=None.*give momentum a number",
     ),
     "sparse buffer": (lambda: job(with_sparse_buffer()), "'pattern' is a tensor of layout sparse_coo.*give a dense"),
-    "sparse input": (
-        lambda: job(nn.Linear(8, 5), torch.randn(4, 8).to_sparse()),
-        r"input args\[0\] is a tensor of layout sparse_coo",
-    ),
     "subclass": (
         lambda: job(nn.Linear(8, 5), torch.randn(4, 8).as_subclass(Logging)),
         r"input args\[0\] is a Logging, whose own handling of ops no plan calls; .*as_subclass\(torch.Tensor\)",
     ),
     "array": (lambda: job(nn.Linear(8, 5), np.ones((4, 8))), r"input args\[0\] is a numpy.ndarray; give tensors"),
-    "dtype": (
-        lambda: job(
-            Calls(lambda self, x, kind: self.fc(x.to(kind)), fc=nn.Linear(8, 5)), torch.ones(4, 8), torch.float
-        ),
-        r"input args\[1\] is a torch.dtype; .* make it part of the module",
-    ),
     "dataclass": (
         lambda: job(Calls(lambda self, pair: self.fc(pair.first), fc=nn.Linear(8, 5)), Pair(torch.ones(4, 8))),
         r"input args\[0\] is a .*\.Pair; .* known to torch.export.register_dataclass",

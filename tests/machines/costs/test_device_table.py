@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dlplacer.core.topology import Device
-from dlplacer.files.topology_file import read_topology
+from dlplacer.files.formats import read_topology
 from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32, overhead_of
 from dlplacer.machines.costs.roofline import rates_of
 

@@ -8,7 +8,7 @@ import pytest
 
 import dlplacer as dp
 from dlplacer.core.errors import InfeasibleError, InputError
-from dlplacer.frontend.configs.hugging_face import decoder_of_config
+from dlplacer.frontend.configs import decoder_of_config
 from dlplacer.planning.fit.decoder import Decoder, Serving
 from dlplacer.planning.fit.fit import Fit, Question, fit
 from dlplacer.planning.fit.splits import SPLITS, by_counts, by_map

@@ -8,7 +8,7 @@ import pytest
 
 import dlplacer as dp
 from dlplacer.core.errors import InputError
-from dlplacer.frontend.configs.hugging_face import decoder_of_config
+from dlplacer.frontend.configs import decoder_of_config
 from dlplacer.planning.fit.decoder import Serving
 from dlplacer.planning.fit.fit import fit
 from dlplacer.report.export.targets import TARGETS, export

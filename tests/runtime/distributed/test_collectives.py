@@ -12,7 +12,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.files.plan_file import read_plan
+from dlplacer.files.formats import read_plan
 from dlplacer.frontend import capture
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.machines.costs.collectives import AlphaBeta

@@ -137,12 +137,18 @@ def test_loss_backward_evaluation_and_other_shapes() -> None:
     assert not torch.equal(found[0][4], found[2][4])
 
 
+def with_dropout() -> Job:
+    job = branches(batch_size=4, image_size=8)
+    job.module.fc = torch.nn.Sequential(torch.nn.Dropout(0.5), job.module.fc)
+    return job
+
+
 def test_replicas_draw_different_dropout() -> None:
-    job = branches(batch_size=4, image_size=8, dropout=0.5)
+    job = with_dropout()
     plan = plan_for(job, 2)
 
     def work(rank: int):
-        mine = branches(batch_size=4, image_size=8, dropout=0.5)
+        mine = with_dropout()
         placed = apply_ranks(mine, plan, "rank0/cpu:0,rank0/cpu:1", replicas=2)
         placed.group.mean_over_replicas = lambda value, memory: value.double()  # each its own loss
         return [float(placed.step(*mine.args, *mine.targets)) for _ in range(2)]

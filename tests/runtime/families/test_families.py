@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,18 +20,12 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.files.load import load_plan
 from dlplacer.frontend import Job, capture
-from dlplacer.models import alexnet, googlenet, resnet50, vgg19
 from dlplacer.planning.coarsen import coarsen
 
 pytestmark = needs_two_cores
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 
-_TINY = {"batch_size": 2, "classes": 5, "narrow": 8}
 OWN: dict[str, Callable[[], Job]] = {
-    "ResNet-50": partial(resnet50, image_size=33, **_TINY),
-    "VGG-19": partial(vgg19, image_size=32, **_TINY),
-    "AlexNet": partial(alexnet, image_size=63, **_TINY),
-    "GoogLeNet": partial(googlenet, image_size=33, **_TINY),
     "DLRM-like": networks.ranking,
     "U-net": networks.u_net,
 }
@@ -39,7 +33,7 @@ BUILDERS = {**OWN, **transformers_models.BUILDERS}
 _NEEDS_TRANSFORMERS = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
 )
-_LIKE_OTHERS = ("ResNet-50", "GoogLeNet", "VGG-19", "Llama-like", "Mixtral-like")
+_LIKE_OTHERS = ("Llama-like", "Mixtral-like")
 """Families that run in `make test-slow` only: long, and others are made of the same ops."""
 
 

@@ -1,53 +1,41 @@
 """The ops that torch.autocast casts on CUDA, while a step is traced on the CPU, whose lists are others.
 
-Adapter to private APIs of torch: the dispatch key of autocast on CPUs. Known to work with torch 2.11 to 2.13;
-`tests/frontend/torch/tracing/test_autocast_lists.py` compares the table with the header in which torch has its own.
+Adapter to private APIs of torch: the dispatch key of autocast on CPUs, and the header in which its lists are. Known to
+work with torch 2.11 to 2.13.
 """
 
 import contextlib
+import functools
+import re
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.nodes import operators
 
 CUDA_AUTOCAST = "cuda-autocast"
 """Name of the rewrite that traces a step with CUDA's lists."""
 
-_LOWER = """
-_convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
-conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm
-chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
-_scaled_dot_product_flash_attention scaled_dot_product_attention
-"""
-_FLOAT32 = """
-acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
-pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim
-cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss
-smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
-multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d
-_upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d
-upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
-_upsample_bicubic2d_aa
-"""
-_FLOAT32_RESULT = """
-prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
-linalg_matrix_norm.str_ord sum sum.dim_IntList
-"""
-_PROMOTED = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
+_HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 _NORMS = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
 
-LISTS = {
-    "lower_precision_fp": frozenset(_LOWER.split()),
-    "fp32": frozenset(_FLOAT32.split()),
-    "fp32_set_opt_dtype": frozenset(_FLOAT32_RESULT.split()),
-    "promote": frozenset(_PROMOTED.split()),
-    "fp32_append_dtype": frozenset(_NORMS),
-}
-"""Torch's name of a policy → the ops under it on CUDA."""
+
+@functools.cache
+def lists() -> dict[str, frozenset[str]]:
+    """Torch's name of a policy → the ops under it on CUDA, as its header has them."""
+    if not _HEADER.is_file():
+        raise CaptureError(f"{_HEADER}, which lists the ops of autocast on CUDA, is missing; install torch by pip")
+    found = {"FP32_APPEND_DTYPE": frozenset(_NORMS)}
+    for policy, body in re.findall(r"#define AT_FORALL_(\w+)\(_\)(.*?)\n\n", _HEADER.read_text(), re.DOTALL):
+        entries = re.findall(r"_\(([\w, ]+)\)", body)
+        found[policy] = frozenset(entry.replace(" ", "").replace(",", ".") for entry in entries)
+    return found
+
 
 _KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
@@ -69,20 +57,21 @@ def cuda_lists() -> Iterator[None]:
 
 def _kernels() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Op → its kernel for autocast, for all ops with another one than on the CPU."""
-    listed = frozenset().union(*LISTS.values())
-    for name in LISTS["lower_precision_fp"]:
+    policies = lists()
+    for name in policies["LOWER_PRECISION_FP"]:
         # The CPU's own kernel keeps the casts of weights, which are then cast once.
         if not _is_cast_on_cpu(name):
             yield name, _cast_to(_operator(name), lambda args: torch.get_autocast_dtype("cpu"))
-    for name in LISTS["fp32"]:
+    for name in policies["FP32"]:
         yield name, _cast_to(_operator(name), lambda args: torch.float32)
-    for name in LISTS["promote"]:
+    for name in policies["PROMOTE"]:
         yield name, _cast_to(_operator(name), _widest)
-    for name in LISTS["fp32_set_opt_dtype"]:
+    for name in policies["FP32_SET_OPT_DTYPE"]:
         yield name, _with_float32_result(_operator(name), _operator(name))
     for name, other in _NORMS.items():
         yield name, _with_float32_result(_operator(name), _operator(other))
     yield "binary_cross_entropy", _refuse
+    listed = frozenset().union(*policies.values())
     for full in torch._C._dispatch_get_all_op_names():
         name = full.removeprefix("aten::")
         if full != name and name not in listed and name != "binary_cross_entropy" and _is_cast_on_cpu(name):

@@ -31,17 +31,10 @@ def fuse_lstms(module: fx.GraphModule) -> None:
 
 
 def lstm(
-    data: torch.Tensor,
-    states: Sequence[torch.Tensor],
-    weights: Sequence[torch.Tensor],
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    data: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], *given: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The result of ``torch.lstm``, by the calls that it makes on CPUs (``aten/src/ATen/native/mkldnn/RNN.cpp``)."""
+    has_biases, layers, dropout, train, bidirectional, batch_first = given
     directions, per_layer = 1 + bidirectional, 2 + 2 * has_biases
     data = (data.transpose(0, 1) if batch_first else data).contiguous()
     hidden, cells = [], []

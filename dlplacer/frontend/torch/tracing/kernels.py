@@ -68,21 +68,14 @@ def attention(
 
 
 def attention_backward(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    *more: Any,
-    **given: Any,
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, *more: Any, **given: Any
 ) -> tuple[Tensor, ...]:
     """Gradients of query, key and value, from the scores computed again; the counterpart of `attention`."""
     _, is_causal = more
-    weights = _weights(_scores(query, key, is_causal, **given), logsumexp)
-    grad_value = torch.matmul(weights.to(value.dtype).mT, grad_out)
-    grad_weights = torch.matmul(grad_out, value.mT).to(weights.dtype)
-    rows = (grad_out * out).to(weights.dtype).sum(-1, keepdim=True)
+    weights = _weights(_scores(query, key, is_causal, **given), sums)
+    grad_value = torch.matmul(weights.to(value.dtype).mT, grad)
+    grad_weights = torch.matmul(grad, value.mT).to(weights.dtype)
+    rows = (grad * out).to(weights.dtype).sum(-1, keepdim=True)
     grad_scores = (weights * (grad_weights - rows) * _scale(query, given.get("scale"))).to(query.dtype)
     grad_query, grad_key = torch.matmul(grad_scores, key), torch.matmul(grad_scores.mT, query)
     return tuple(map(_by_position, (grad_query, grad_key, grad_value)))
@@ -102,24 +95,17 @@ def _cuda_attention(
 
 
 def _cuda_attention_backward(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    *more: Any,
-    **given: Any,
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, *more: Any, **given: Any
 ) -> tuple[Tensor, ...]:
     """As `attention_backward`; the counterpart of `_cuda_attention`."""
     _, is_causal = more
     if not _fits_efficient_attention(query, key, value, given.get("attn_mask"), is_causal):
-        return attention_backward(grad_out, query, key, value, out, logsumexp, *more, **given)
+        return attention_backward(grad, query, key, value, out, sums, *more, **given)
     # Only dropout reads the state of the generator.
     unread = torch.empty((), dtype=torch.int64, device=query.device)
-    inputs = query, key, value, _aligned(given.get("attn_mask"), query, key), out, logsumexp, unread, unread
+    inputs = query, key, value, _aligned(given.get("attn_mask"), query, key), out, sums, unread, unread
     made = aten._scaled_dot_product_efficient_attention_backward(
-        grad_out, *inputs, 0.0, [True, True, True, False], is_causal, scale=given.get("scale")
+        grad, *inputs, 0.0, [True, True, True, False], is_causal, scale=given.get("scale")
     )
     return tuple(map(_by_position, made[:3]))
 

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import CaptureError, InputError
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.nodes import is_random
-from dlplacer.frontend.torch.splitting.rewrite import ORIGIN, call_like
+from dlplacer.frontend.torch.splitting import ORIGIN, call_like
 from dlplacer.frontend.torch.tracing.joint import Slot, Traced, is_backward
 from dlplacer.frontend.torch.tracing.stand_in import fake_tensor
 from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut, copy_id

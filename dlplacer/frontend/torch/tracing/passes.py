@@ -1,10 +1,8 @@
 """Rewrites of the traced ATen graph before it becomes a dataflow graph. A graph records their names for apply."""
 
 import operator
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -13,7 +11,7 @@ from torch import fx
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.nodes import behind_views, is_check, picked_output
 from dlplacer.frontend.torch.refusals import require_fixed_shapes
-from dlplacer.frontend.torch.splitting.rewrite import call_like, is_split, parse_splits, split_ops
+from dlplacer.frontend.torch.splitting import call_like, is_split, parse_splits, split_ops
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST
 from dlplacer.frontend.torch.tracing.fused_lstm import FUSED_LSTM
 from dlplacer.frontend.torch.tracing.joint import Traced, is_backward
@@ -52,7 +50,7 @@ class _Term:
 
 
 def join_gradients(graph: fx.Graph) -> None:
-    """Make a sum of products one product: Σ XₜᵀYₜ is XᵀY of all rows, those of X₁ first.
+    """Make a sum of products one product: Σ XₜᵀYₜ is XᵀY of all rows, in the order in which they are computed.
 
     The weight of a layer that is called step by step has such a sum as its gradient. Each product is as large as the
     weight, so that writing and adding them takes longer than the arithmetic. With them the sums of the same rows are
@@ -80,8 +78,43 @@ def stack_gradients(graph: fx.Graph) -> None:
     Slices that overlap or leave a place out are added as before.
     """
     for total in _sums_of(graph):
-        _stack(graph, total)
+        groups: dict[tuple[Any, ...], list[Any]] = {}
+        terms = _terms_of(total)
+        for term in terms:
+            if term.target in _SLICED and len(term.users) == 1 and not term.kwargs:
+                groups.setdefault((term.target, str(term.args[1]), term.args[2]), []).append(term)
+        whole = [ordered for slices in groups.values() if (ordered := _consecutive(slices))]
+        stacked = {term for slices in whole for term in slices}
+        with graph.inserting_before(total):
+            made = [
+                call_like(
+                    graph,
+                    _SLICED[first.target],
+                    ([first.args[0], *(each.args[0] for each in more)], first.args[2]),
+                    total.meta,
+                )
+                for first, *more in whole
+            ]
+            _replace(graph, total, made, [term for term in terms if term not in stacked])
     graph.eliminate_dead_code()
+
+
+_SLICED: dict[Any, Any] = {
+    aten.select_backward.default: aten.stack.default,
+    aten.slice_backward.default: aten.cat.default,
+}
+"""Gradient of a place or a range of a dimension → what joins those of all places."""
+
+
+def _consecutive(terms: Sequence[Any]) -> list[Any]:
+    """Gradients of ranges by place, empty unless they follow each other from the first place to the last."""
+    size = terms[0].meta["val"].shape[terms[0].args[2]]
+    if not size or not all(isinstance(bound, int) for term in terms for bound in term.args[3:]):
+        return []
+    bounds = (term.args[3:] if term.args[4:] else (term.args[3] % size, term.args[3] % size + 1) for term in terms)
+    ranges = sorted((*slice(*each).indices(size), number) for number, each in enumerate(bounds))
+    begins, ends, steps, numbers = zip(*ranges, strict=True)
+    return [terms[number] for number in numbers] if (*begins, size) == (0, *ends) and {*steps} == {1} else []
 
 
 def drop_sums_of_one(graph: fx.Graph) -> None:
@@ -127,48 +160,35 @@ def _is_addition(node: fx.Node) -> bool:
     return len({(value.shape, value.dtype) for value in values}) == 1
 
 
-def _replace(graph: fx.Graph, total: fx.Node, parts: Sequence[fx.Node]) -> None:
-    """Let the readers of a sum read that of these parts."""
-    result = parts[0]
-    with graph.inserting_before(total):
-        for part in parts[1:]:
-            result = call_like(graph, aten.add.Tensor, (result, part), total.meta)
-    total.replace_all_uses_with(result)
-
-
 def _join(graph: fx.Graph, total: fx.Node, products: bool, rows: dict[_Rows, fx.Node]) -> None:
     """Replace the terms of a sum that can be joined; `rows` has the rows that lie together by now."""
     groups: dict[tuple[Any, ...], list[_Term]] = {}
-    kept = []
+    parts = []
     for leaf in _terms_of(total):
         term = _term(leaf)
         if term is None or term.is_product != products:
-            kept.append(leaf)
+            parts.append(leaf)
         else:
             groups.setdefault(term.form, []).append(term)
-    joined: list[list[_Term]] = []
+    joined = []
     for terms in groups.values():
-        together = [terms] if products else _along(terms, {key: made for key, made in rows.items() if made < total})
-        large = [some for some in together if len(some) >= _FEWEST]
-        joined += large
-        apart = set(terms).difference(*large)
-        kept += [(*term.views, term.call)[0] for term in terms if term in apart]
-    if joined:
-        with graph.inserting_before(total):
-            parts = [_joined(graph, terms, rows) for terms in joined]
-        _replace(graph, total, [*parts, *kept])
+        terms.sort(key=lambda term: _row(term.rows)[0])
+        made = rows.get(tuple(_row(term.rows) for term in terms))
+        if len(terms) >= _FEWEST and (products or (made is not None and made < total)):
+            joined.append(terms)
+        else:
+            parts += [(*term.views, term.call)[0] for term in terms]
+    with graph.inserting_before(total):
+        _replace(graph, total, [_joined(graph, terms, rows) for terms in joined], parts)
 
 
-def _along(terms: Sequence[_Term], rows: Mapping[_Rows, fx.Node]) -> list[list[_Term]]:
-    """Sums of rows in the order in which all of their rows lie together in one of `rows`."""
-    of_row: dict[_Row, list[_Term]] = {}
-    for term in terms:
-        of_row.setdefault(_row(term.rows), []).append(term)
-    found = []
-    for key in rows:
-        if not Counter(key) - Counter({row: len(there) for row, there in of_row.items()}):
-            found.append([of_row[row].pop() for row in key])
-    return found
+def _replace(graph: fx.Graph, total: fx.Node, made: Sequence[fx.Node], parts: Sequence[fx.Node]) -> None:
+    """Let the readers of a sum read that of what was made, if anything, and of the other parts."""
+    result, *others = (*made, *parts)
+    for part in others if made else ():
+        result = call_like(graph, aten.add.Tensor, (result, part), total.meta)
+    if made:
+        total.replace_all_uses_with(result)
 
 
 def _joined(graph: fx.Graph, terms: Sequence[_Term], rows: dict[_Rows, fx.Node]) -> fx.Node:
@@ -213,61 +233,6 @@ def _row(node: fx.Node) -> _Row:
     """Equal for the same matrix: a tensor is often viewed alike once for each of its readers."""
     source = node.all_input_nodes[0] if node.target is aten.view.default else node
     return source, *node.meta["val"].shape
-
-
-def _stack(graph: fx.Graph, total: fx.Node) -> None:
-    groups: dict[tuple[Any, ...], list[fx.Node]] = {}
-    terms = _terms_of(total)
-    for term in terms:
-        if term.target in _SLICED and len(term.users) == 1 and not term.kwargs:
-            groups.setdefault((term.target, str(term.args[1]), term.args[2]), []).append(term)
-    whole = [ordered for slices in groups.values() if (ordered := _SLICED[slices[0].target][0](slices))]
-    if whole:
-        with graph.inserting_before(total):
-            made = [
-                call_like(
-                    graph,
-                    _SLICED[slices[0].target][1],
-                    ([term.args[0] for term in slices], slices[0].args[2]),
-                    total.meta,
-                )
-                for slices in whole
-            ]
-        stacked = {term for slices in whole for term in slices}
-        _replace(graph, total, [*made, *(term for term in terms if term not in stacked)])
-
-
-def _size(term: fx.Node) -> int:
-    """Elements of the dimension that is sliced."""
-    size: int = term.meta["val"].shape[term.args[2]]
-    return size
-
-
-def _selected(terms: Sequence[fx.Node]) -> list[fx.Node]:
-    """Gradients of single places by place, empty unless each place has one."""
-    size = _size(terms[0])
-    if len(terms) != size or not all(isinstance(term.args[3], int) for term in terms):
-        return []
-    by_place = {term.args[3] % size: term for term in terms}  # type: ignore[operator]
-    return [by_place[place] for place in range(size)] if len(by_place) == size else []
-
-
-def _consecutive(terms: Sequence[fx.Node]) -> list[fx.Node]:
-    """Gradients of ranges by place, empty unless they follow each other from the first place to the last."""
-    size = _size(terms[0])
-    if not size or not all(isinstance(bound, int) for term in terms for bound in term.args[3:]):
-        return []
-    ranges = sorted((*slice(*term.args[3:]).indices(size), number) for number, term in enumerate(terms))
-    ends = [(0, 0), *((start, stop) for start, stop, _, _ in ranges), (size, size)]
-    follow = all(before[1] == after[0] for before, after in pairwise(ends))
-    return [terms[number] for *_, number in ranges] if follow and all(step == 1 for _, _, step, _ in ranges) else []
-
-
-_SLICED: dict[Any, tuple[Callable[[Sequence[fx.Node]], list[fx.Node]], Any]] = {
-    aten.select_backward.default: (_selected, aten.stack.default),
-    aten.slice_backward.default: (_consecutive, aten.cat.default),
-}
-"""Op → its gradients in the order of their places, none where they are not all of the dimension; what joins them."""
 
 
 def drop_detach(graph: fx.Graph) -> None:

@@ -198,7 +198,6 @@ def real_strides() -> Iterator[None]:
     kernel that cannot run on few elements, as sizes among its arguments do not fit them, keeps the foreseen ones.
     """
     dispatch = FakeTensorMode.dispatch
-    known: dict[Any, list[Sequence[int] | None]] = {}
 
     def watched(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = dispatch(mode, func, types, args, kwargs)
@@ -207,16 +206,8 @@ def real_strides() -> Iterator[None]:
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if all(tensor.dim() < 2 or tensor.is_contiguous() for tensor in given):
             return made
-        leaves, nesting = pytree.tree_flatten((args, dict(kwargs or {})))
-        known_by = (
-            (leaf.dtype, tuple(leaf.shape), leaf.stride()) if isinstance(leaf, torch.Tensor) else str(leaf)
-            for leaf in leaves
-        )
-        key = func, str(nesting), tuple(known_by)
-        if key not in known:
-            known[key] = _orders(func, leaves, nesting)
         results, shape = pytree.tree_flatten(made)
-        orders = [*known[key], *[None] * len(results)]
+        orders = [*_orders(func, *pytree.tree_flatten((args, dict(kwargs or {})))), *[None] * len(results)]
         return pytree.tree_unflatten([laid(mode, *pair) for pair in zip(results, orders, strict=False)], shape)
 
     def laid(mode: FakeTensorMode, result: Any, order: Sequence[int] | None) -> Any:

@@ -140,19 +140,15 @@ def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def sharing(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> tuple[str, str] | None:
-    """A tensor that a step writes to and another one that shares elements with it; None if there are none.
+    """A tensor that a step writes to and another one that lies in the same bytes; None if there are none.
 
-    One tensor under two names is none: all its readers are known.
+    One tensor under two names is none: all its readers are known. Columns of one matrix count as lying in all of it.
     """
-    of_storage: dict[int, dict[str, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
-        if (place := storage_of(tensor)) is not None:
-            of_storage.setdefault(place, {})[name] = tensor
-    for name in dict.fromkeys(written):
-        tensor = tensors[name]
-        place = storage_of(tensor)
-        for other, beside in of_storage[place].items() if place is not None else ():
-            if beside is not tensor and share_elements(tensor, beside):
+    spans = {name: (place, *extent(tensor)) for name, tensor in tensors.items() if (place := storage_of(tensor))}
+    for name in filter(spans.get, dict.fromkeys(written)):
+        place, begin, end = spans[name]
+        for other, (beside, low, high) in spans.items():
+            if beside == place and begin < high and low < end and tensors[other] is not tensors[name]:
                 return name, other
     return None
 
@@ -171,18 +167,3 @@ def storage_of(tensor: torch.Tensor) -> int | None:
     if is_empty(tensor) or not tensor.numel():
         return None
     return tensor.untyped_storage().data_ptr()
-
-
-def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if two tensors of one storage have an element in common."""
-    (begin, end), (low, high) = extent(one), extent(other)
-    if end <= low or high <= begin:
-        return False
-    if one.element_size() != other.element_size():
-        return True
-    # Columns of one matrix lie between each other's elements.
-    places = torch.arange(max(end, high) // one.element_size())
-    mine, theirs = (
-        places.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).reshape(-1) for tensor in (one, other)
-    )
-    return bool(torch.isin(mine, theirs).any())

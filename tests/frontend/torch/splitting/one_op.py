@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dlplacer.frontend.torch.splitting.rewrite import OpSplit, split_ops
+from dlplacer.frontend.torch.splitting import OpSplit, split_ops
 
 aten = torch.ops.aten
 

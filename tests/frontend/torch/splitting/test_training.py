@@ -13,7 +13,7 @@ from torch.nn import functional
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.frontend.torch.splitting.rewrite import OpSplit
+from dlplacer.frontend.torch.splitting import OpSplit
 from dlplacer.measure.splitting import TracedStep, splits_of
 
 pytestmark = needs_two_cores

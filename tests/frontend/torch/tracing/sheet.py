@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-from dlplacer.frontend.torch.splitting.rewrite import stand_in
+from dlplacer.frontend.torch.splitting import stand_in
 
 aten = torch.ops.aten
 

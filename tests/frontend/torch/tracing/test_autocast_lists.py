@@ -1,9 +1,7 @@
-"""Autocast with CUDA's lists on the CPU, against torch's own header and its autocast on stand-ins of CUDA tensors."""
+"""Autocast with CUDA's lists on the CPU, against torch's own autocast on stand-ins of CUDA tensors."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,24 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.frontend.torch.tracing.autocast_lists import LISTS, cuda_lists
-
-HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
-MACROS = {
-    "AT_FORALL_LOWER_PRECISION_FP": "lower_precision_fp",
-    "AT_FORALL_FP32": "fp32",
-    "AT_FORALL_FP32_SET_OPT_DTYPE": "fp32_set_opt_dtype",
-    "AT_FORALL_PROMOTE": "promote",
-}
-
-
-@pytest.mark.parametrize("macro", MACROS)
-def test_the_lists_are_those_of_torchs_header(macro: str) -> None:
-    body = re.search(rf"#define {macro}\(_\)(.*?)\n\n", HEADER.read_text(), re.DOTALL)
-    assert body is not None
-    entries = re.findall(r"_\(([\w, ]+)\)", body[1])
-    names = {".".join(part.strip() for part in entry.split(",")) for entry in entries}
-    assert LISTS[MACROS[macro]] == names
+from dlplacer.frontend.torch.tracing.autocast_lists import cuda_lists, lists
 
 
 def test_no_op_with_a_kernel_for_autocast_on_cuda_is_missing() -> None:
@@ -40,7 +21,7 @@ def test_no_op_with_a_kernel_for_autocast_on_cuda_is_missing() -> None:
     others = {"binary_cross_entropy", "cudnn_convolution", "cudnn_convolution_transpose"}
     names = {name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")}
     cast = {name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA")}
-    assert cast - frozenset().union(*LISTS.values()) == others
+    assert cast - frozenset().union(*lists().values()) == others
 
 
 class Dtypes(TorchDispatchMode):
@@ -75,18 +56,13 @@ def autocast(device_type: str) -> Iterator[None]:
 CALLS: dict[str, Callable[..., Any]] = {
     "linear": functional.linear,
     "softmax": lambda x, w: torch.softmax(functional.linear(x, w), -1),
-    "log softmax": lambda x, w: torch.log_softmax(x @ w, 1),
     "layer norm": lambda x, w: functional.layer_norm(x @ w, (8,)),
-    "group norm": lambda x, w: functional.group_norm((x @ w).unsqueeze(-1), 2),
     "sum": lambda x, w: (x @ w).sum(),
     "sum in a dtype": lambda x, w: (x @ w).sum(0, dtype=torch.float64),
-    "mean": lambda x, w: (x @ w).mean(),
     "cat": lambda x, w: torch.cat([x @ w, x]),
-    "stack": lambda x, w: torch.stack([x @ w, x]),
     "power": lambda x, w: (x @ w).abs().pow(2.0).rsqrt().exp(),
     "norm": lambda x, w: torch.norm(x @ w, dim=1),
     "loss": lambda x, w: functional.mse_loss(x @ w, x),
-    "gelu": lambda x, w: functional.gelu(x @ w),
     "scatter": lambda x, w: (x @ w).scatter_add(0, torch.zeros(8, 8, dtype=torch.int64, device=x.device), x),
     "addcmul": lambda x, w: torch.addcmul(x @ w, x @ w, x @ w),
     "einsum": lambda x, w: torch.einsum("ij,kj->ik", x, w),

@@ -1,0 +1,286 @@
+"""Files of graphs, topologies and plans (``dlplacer.graph/1`` and so on) in both directions, and the structure hash."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
+
+from dlplacer.core.constraints import Constraints
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
+from dlplacer.core.options import CHOICES, Options
+from dlplacer.core.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer
+from dlplacer.core.record import Count, Number, OneOf, Seconds
+from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.files.fields import FileModel, ListOf, Table, format_mistake, plain, read_value, without
+
+_VERSION = 1
+_noted = partial(create_model, __config__=ConfigDict(strict=True))
+_Argument: Any = _noted("Argument", path=(str, ""), shape=(list[Count], []), dtype=(str, ""))
+_Onnx: Any = _noted("Onnx", sha256=(str, ""), dims=(dict[str, Count], {}))
+_Capture = _noted(
+    "Capture",
+    **dict.fromkeys(("entry", "loss", "autocast", "optimizer", "granularity"), (str | None, None)),
+    **dict.fromkeys(("mode", "torch"), (str, "")),
+    **dict.fromkeys(("rewrites", "measured_on"), (list[str], [])),
+    args=(list[_Argument], []),
+    colocate_backward=(bool, False),
+    onnx=(_Onnx | None, None),
+    collectives=(dict[str, Any] | None, None),
+)
+"""The fields of ``capture`` that something reads; it may hold others."""
+_FITS_CAPTURE = AfterValidator(lambda value: _Capture.model_validate(value) and value)
+
+
+class _NodeLinkFile(FileModel):
+    """The fields that files of nodes and edges share; keys of networkx's node-link form are among them."""
+
+    format: str
+    name: str = ""
+    source: str = ""
+    multigraph: bool = False
+    graph: Table
+    meta: Table
+
+
+class GraphFile(_NodeLinkFile):
+    """A graph file; nodes and edges are the ops and edges of a graph."""
+
+    directed: bool = True
+    nodes: list[Op]
+    edges: ListOf[Annotated[Edge, without("key")]]
+    capture: Annotated[dict[str, Any], _FITS_CAPTURE] | None = None
+    structure_sha256: str | None = None
+    known: dict[str, Any] | None = None
+    constraints: Constraints | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_parallel_edges(cls, value: Any) -> Any:
+        """The second and later edges between two ops carry tensors of their own, unless they name one."""
+        edges = value.get("edges") if isinstance(value, dict) and value.get("multigraph") is True else None
+        if not isinstance(edges, list):
+            return value
+        named = [
+            edge | {"tensor": edge.get("tensor") or _tensor(ends, edge.get("output", 0), number)}
+            if number > 1
+            else edge
+            for edge, ends, number in _numbered(edges)
+        ]
+        return value | {"edges": named}
+
+    def mistakes(self) -> Iterator[str]:
+        if not self.directed:
+            yield "directed: false; a dataflow graph is directed"
+        for position, (_, ends, number) in enumerate(_numbered(self.edges) if not self.multigraph else ()):
+            if number > 1:
+                joined = " → ".join(map(repr, ends))
+                yield f'edges[{position}]: {joined} is given twice; remove it or set "multigraph": true'
+
+    def value(self) -> OpGraph:
+        head = (self.name, self.source, self.capture, self.structure_sha256, self.known, self.meta)
+        return OpGraph(tuple(self.nodes), tuple(self.edges), *head, self.constraints or Constraints())
+
+
+class OtherNode(FileModel, extra="ignore"):
+    """A node of no kind that there is."""
+
+    kind: Literal["device", "router"]
+
+
+def _kind_of(value: Any) -> str:
+    kind = value.get("kind") if isinstance(value, dict) else None
+    return f"<{kind}>" if kind in ("device", "router") else "<other>"
+
+
+Node = Annotated[
+    Annotated[Device, without("kind"), Tag("<device>")]
+    | Annotated[Router, without("kind"), Tag("<router>")]
+    | Annotated[OtherNode, Tag("<other>")],
+    Discriminator(_kind_of),
+]
+
+
+class TopologyFile(_NodeLinkFile):
+    """A topology file; edges are the links of a topology."""
+
+    directed: bool = False
+    nodes: list[Node]
+    edges: ListOf[Annotated[Link, without("key")]]
+
+    def value(self) -> Topology:
+        devices = tuple(node for node in self.nodes if isinstance(node, Device))
+        routers = tuple(node for node in self.nodes if isinstance(node, Router))
+        return Topology(devices, routers, tuple(self.edges), self.name, self.source, self.meta)
+
+
+class ProblemFile(FileModel):
+    """The problem that a plan answers."""
+
+    graph: GraphFile
+    topology: TopologyFile
+    options: dict[str, str]
+    meta: Table
+
+
+_PLAN_HEAD = ("status", "makespan_s", "lower_bound_s", "gap", "rounding_s", "method", "solve_s")
+
+
+class PlanFile(FileModel):
+    """A plan file."""
+
+    format: str
+    name: str = ""
+    source: str = ""
+    problem: ProblemFile
+    status: Annotated[str, OneOf(STATUSES)]
+    makespan_s: Seconds
+    lower_bound_s: Seconds
+    gap: Annotated[float, Number(at_most=1)]
+    rounding_s: Seconds = 0.0
+    method: str
+    solve_s: Seconds = 0.0
+    ops: list[Annotated[ScheduledOp, without("meta")]]
+    transfers: ListOf[Annotated[Transfer, without("meta")]]
+    memory: Annotated[dict[str, DeviceMemory], Field(default_factory=dict)]
+    provenance: Table
+    meta: Table
+    period_s: Seconds | None = None
+
+    def mistakes(self) -> Iterator[str]:
+        problem = self.problem
+        for kind in ("graph", "topology"):
+            if (mistake := format_mistake(getattr(problem, kind).format, kind, _VERSION)) is not None:
+                yield f"problem.{kind}.format: {mistake}"
+        yield from (f"problem.graph.{mistake}" for mistake in problem.graph.mistakes())
+        for name, value in problem.options.items():
+            if name not in CHOICES:
+                yield f"problem.options.{name}: unknown option; use {', '.join(CHOICES)}"
+            elif value not in CHOICES[name]:
+                yield f"problem.options.{name}: is {value!r}; use one of {', '.join(CHOICES[name])}"
+
+    def value(self) -> Plan:
+        return Plan(
+            self.problem.graph.value(),
+            self.problem.topology.value(),
+            Options(**self.problem.options),
+            **{name: getattr(self, name) for name in (*_PLAN_HEAD, "memory", "provenance", "meta", "period_s")},
+            ops=tuple(self.ops),
+            transfers=tuple(self.transfers),
+        )
+
+
+def _reader(model: type[FileModel], kind: str) -> Callable[..., Any]:
+    def read(source: Any, where: str = "") -> Any:
+        """The value in a file, given its path; with `where`, which names it in messages, in a JSON value.
+
+        Raises FileFormatError with every mistake and its path. A plan is not checked.
+        """
+        return read_value(source, model, kind, _VERSION, where)
+
+    return read
+
+
+read_graph: Callable[..., OpGraph] = _reader(GraphFile, "graph")
+read_topology: Callable[..., Topology] = _reader(TopologyFile, "topology")
+read_plan: Callable[..., Plan] = _reader(PlanFile, "plan")
+
+
+def graph_to_dict(graph: OpGraph) -> dict[str, Any]:
+    """The JSON object of a graph file; fields that hold their default are left out."""
+    edges = []
+    for edge, ends, number in _numbered(graph.edges):
+        edges.append(plain(edge))
+        if edge.tensor == _tensor(ends, edge.output, number):
+            del edges[-1]["tensor"]
+    parallel = len({(edge.source, edge.target) for edge in graph.edges}) < len(edges)
+    head = _head("graph", graph) | {"directed": True, "multigraph": parallel}
+    for name in ("capture", "structure_sha256", "known", "meta", "constraints"):
+        value = getattr(graph, name)
+        if value or (value is not None and name in ("capture", "known")):
+            head[name] = plain(value, all_fields=True)
+    return head | {"nodes": [plain(op) for op in graph.ops], "edges": edges}
+
+
+def topology_to_dict(topology: Topology) -> dict[str, Any]:
+    """The JSON object of a topology file; fields that hold their default are left out."""
+    head = _head("topology", topology) | ({"meta": plain(topology.meta)} if topology.meta else {})
+    nodes = [
+        {"id": node.id, "kind": kind, **({"type": node.type} if isinstance(node, Device) else {}), **plain(node)}
+        for kind, entries in (("device", topology.devices), ("router", topology.routers))
+        for node in entries
+    ]
+    return head | {"nodes": nodes, "edges": [plain(link) for link in topology.links]}
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """The JSON object of a plan file."""
+    value: dict[str, Any] = {"format": f"dlplacer.plan/{_VERSION}"}
+    value |= {name: getattr(plan, name) for name in _PLAN_HEAD}
+    value |= {name: plain(getattr(plan, name)) for name in ("memory", "provenance", "meta", "ops", "transfers")}
+    if plan.period_s is not None:
+        value["period_s"] = plan.period_s
+    if not plan.meta:
+        del value["meta"]
+    problem = {"topology": topology_to_dict(plan.topology), "graph": graph_to_dict(plan.graph)}
+    return value | {"problem": {"options": plan.options.to_dict(), **problem}}
+
+
+def _head(kind: str, value: OpGraph | Topology) -> dict[str, Any]:
+    return {"format": f"dlplacer.{kind}/{_VERSION}", "name": value.name, "source": value.source}
+
+
+def _numbered(edges: Iterable[Any]) -> Iterator[tuple[Any, tuple[str, str], int]]:
+    """Every edge, or its object in a file, with its ends and 1, or 2 if it is the second between them, and so on."""
+    count: Counter[tuple[str, str]] = Counter()
+    for edge in edges:
+        found = edge if isinstance(edge, dict) else {name: getattr(edge, name, "") for name in ("source", "target")}
+        ends = str(found.get("source")), str(found.get("target"))
+        count[ends] += 1
+        yield edge, ends, count[ends] if isinstance(edge, (dict, Edge)) else 1
+
+
+def _tensor(ends: tuple[str, str], output: int, number: int) -> str:
+    """The name of the tensor that an edge carries if it names none."""
+    return f"{ends[0]}:{output}->{ends[1]}" + (f"#{number}" if number > 1 else "")
+
+
+_COSTS = ("time_s", "flops", "bytes_accessed", "workspace_bytes", "meta")
+
+
+def structure_sha256(graph: OpGraph) -> str:
+    """SHA-256 over the ops and edges without times, FLOPs, bytes accessed, workspace and free-form notes."""
+    value = graph_to_dict(graph)
+    nodes = [_without_costs(node) for node in value["nodes"]]
+    edges = [{key: field for key, field in edge.items() if key != "meta"} for edge in value["edges"]]
+    return hashlib.sha256(json.dumps([nodes, edges], sort_keys=True).encode()).hexdigest()
+
+
+def first_difference(ours: OpGraph, theirs: OpGraph) -> str | None:
+    """The first difference between the structures of two graphs, naming the op; None if there is none."""
+    for one, other, place in ((ours, theirs, "first"), (theirs, ours, "second")):
+        for op in one.ops:
+            if op.id not in other.index:
+                return f"op {op.id!r} ({op.kind}) is only in the {place}"
+    our_nodes = {node["id"]: node for node in graph_to_dict(ours)["nodes"]}
+    for node in graph_to_dict(theirs)["nodes"]:
+        mine, yours = _without_costs(our_nodes[node["id"]]), _without_costs(node)
+        for field in sorted(mine.keys() | yours.keys()):
+            if mine.get(field) != yours.get(field):
+                return f"op {node['id']!r} differs in {field}: {mine.get(field)!r} against {yours.get(field)!r}"
+    for op in ours.ops:
+        mine_into, other_into = (
+            {(edge.source, edge.output, edge.tensor, edge.bytes) for edge in graph.edges_into[op.id]}
+            for graph in (ours, theirs)
+        )
+        if mine_into != other_into:
+            return f"op {op.id!r} reads other tensors: {sorted(mine_into ^ other_into)[0]}"
+    return None
+
+
+def _without_costs(node: dict[str, Any]) -> dict[str, Any]:
+    return {key: field for key, field in node.items() if key not in _COSTS}

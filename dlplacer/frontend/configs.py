@@ -1,0 +1,501 @@
+"""The decoder in a file: config.json, a GGUF header, or an index of safetensors; shapes by the row of its family."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dlplacer.core.errors import InputError
+from dlplacer.files.text import read_json
+from dlplacer.planning.fit.decoder import CachedAttention, Decoder, DecoderPart, with_bytes
+
+
+class Family(NamedTuple):
+    """Facts of a family that its config.json does not say.
+
+    Attributes
+    ----------
+    norms
+        Vectors of the hidden size in a layer, as a digit; with the flag ``b`` each has a second one.
+    biases
+        Projections with a bias, of ``q`` (with k and v), ``o`` and ``m`` (the MLP, and experts), ``h`` (the head).
+    flags
+        ``g``: the MLP has three matrices and not two; ``n``: queries and keys of a head are normalized; ``t``:
+        embedding and head share weights if the file does not say.
+    layer, embedding, final, head
+        Paths of modules; ``{}`` is the number of a layer. Several are separated by ``+``.
+    """
+
+    norms: str
+    biases: str
+    flags: str
+    layer: str
+    embedding: str
+    final: str
+    head: str
+
+
+_LLAMA = "model.layers.{} model.embed_tokens model.norm lm_head"
+_GPT2 = "transformer.h.{} transformer.wte+transformer.wpe transformer.ln_f lm_head"
+_NEOX = "gpt_neox.layers.{} gpt_neox.embed_in gpt_neox.final_layer_norm embed_out"
+_PHI = "model.layers.{} model.embed_tokens model.final_layernorm lm_head"
+
+# Norms, biases (- for none) and flags.
+_ROWS = f"""
+llama        2 -    g    {_LLAMA}
+mistral      2 -    g    {_LLAMA}
+mixtral      2 -    g    {_LLAMA}
+qwen2        2 q    g    {_LLAMA}
+qwen2_moe    2 q    g    {_LLAMA}
+qwen3        2 -    gn   {_LLAMA}
+qwen3_moe    2 -    gn   {_LLAMA}
+gemma        2 -    gt   {_LLAMA}
+gemma2       4 -    gt   {_LLAMA}
+gemma3_text  4 -    gnt  {_LLAMA}
+phi          1 qomh b    {_PHI}
+phi3         2 -    g    {_LLAMA}
+gpt2         2 qom  tb   {_GPT2}
+gpt_neox     2 qom  b    {_NEOX}
+deepseek_v2  2 -    g    {_LLAMA}
+deepseek_v3  2 -    g    {_LLAMA}
+gpt_oss      2 qom  g    {_LLAMA}
+"""
+
+
+FAMILIES = {name: Family(*told) for name, *told in map(str.split, _ROWS.strip().splitlines())}
+"""``model_type`` of config.json → its row."""
+
+_ALIASES = {
+    "gemma3": "gemma3_text",
+    "mistral3": "mistral",
+    "ministral": "mistral",
+    "gptneox": "gpt_neox",
+    "phi2": "phi",
+    "deepseek2": "deepseek_v3",
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+    "kimi_k2": "deepseek_v3",
+    "qwen2_vl": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "gpt-oss": "gpt_oss",
+    "smollm3": "llama",
+}
+"""Other names of the same layers, among them those of architectures in GGUF files."""
+
+
+def family_of(model_type: str) -> tuple[str, Family]:
+    """The row of a ``model_type``, or of the architecture of a GGUF file."""
+    name = _ALIASES.get(model_type, model_type)
+    if name not in FAMILIES:
+        raise InputError(
+            f"model type {model_type!r} is not in the table of families; it has {', '.join(FAMILIES)}. If its layers "
+            "are those of one of them, set model_type to that name in a copy of config.json"
+        )
+    return name, FAMILIES[name]
+
+
+_GEMMA3 = {"vocab_size": 262208, "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4}
+DEFAULTS: Mapping[str, Mapping[str, int]] = {"gemma3_text": {**_GEMMA3, "max_position_embeddings": 131072}}
+"""``model_type`` → the numbers of transformers' class of configs, which published files leave out."""
+
+_OF_BITS = {
+    32: "float32 fp32",
+    16: "float16 fp16 bfloat16 bf16",
+    8: "fp8 int8",
+    4: "int4",
+    8.5: "q8_0",
+    6.5625: "q6_k",
+    5.5: "q5_k q5_0",
+    4.5: "q4_k q4_0 nvfp4",
+    3.4375: "q3_k",
+    2.625: "q2_k",
+    4.25: "mxfp4",
+}
+BITS: Mapping[str, float] = {name: bits for bits, names in _OF_BITS.items() for name in names.split()}
+"""Type of weights or of the cache → bits of an element; blocks of GGUF's types with their scales (ggml-common.h)."""
+
+
+def bits_of(text: str | float) -> float:
+    """The bits of a type by its name, or a number of bits."""
+    try:
+        bits = BITS.get(str(text).lower()) or float(text)
+    except (TypeError, ValueError):
+        bits = 0.0
+    if not 0 < bits <= 64:
+        raise InputError(f"type {text!r} is not known; give bits per element, as 4.89, or one of {', '.join(BITS)}")
+    return bits
+
+
+_MAY_BE_ZERO = (
+    *("num_local_experts", "n_shared_experts", "shared_expert_intermediate_size", "moe_intermediate_size"),
+    *("first_k_dense_replace", "sliding_window", "max_window_layers"),
+)
+_OTHER_NAMES = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings",
+    "num_experts": "num_local_experts",
+    "n_routed_experts": "num_local_experts",
+}
+"""Name in some files → name in most, which counts where both are there."""
+
+
+def decoder_of_config(config: Mapping[str, Any], name: str, weights: str | float | None = None) -> Decoder:
+    """The decoder that a config.json describes; InputError names a field that is missing or wrong.
+
+    `weights` is the type or the bits of the matrices inside layers, if they are not stored as the file says; embedding,
+    head, routers and norms keep the file's dtype.
+    """
+    inner = config.get("text_config")
+    text = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
+    kind, family = family_of(str(text.get("model_type", "")))
+    for other, usual in _OTHER_NAMES.items():
+        if text.get(usual) is None:
+            text[usual] = text.get(other)
+    stored, bits = _bits(config, text, weights)
+    told = {field: value for field, value in text.items() if value is not None}
+    shapes = _Shapes({**DEFAULTS.get(kind, {}), **told}, kind, family, stored, bits, name)
+    shapes.check()
+    vocabulary = shapes.need("vocab_size")
+    return Decoder(
+        name,
+        (*_vision(config, shapes), *shapes.parts()),
+        shapes.hidden,
+        max(shapes.inner, shapes.heads * shapes.head_width),
+        vocabulary,
+        shapes.plain(vocabulary * shapes.hidden) if text.get("tie_word_embeddings", "t" in family.flags) else 0,
+        shapes.get("max_position_embeddings"),
+        "float32" if stored == 32 else "bfloat16",
+        4 if stored == 32 else 2,
+    )
+
+
+def _bits(config: Mapping[str, Any], text: Mapping[str, Any], weights: str | float | None) -> tuple[float, float]:
+    """Bits of an element that no quantization touches, and of one in the matrices of layers."""
+    stored = bits_of(text.get("dtype") or text.get("torch_dtype") or config.get("torch_dtype") or "bfloat16")
+    if weights is not None:
+        return stored, bits_of(weights)
+    told = config.get("quantization_config") or config.get("quantization") or {}
+    if not isinstance(told, Mapping):
+        raise InputError(f"quantization_config is {told!r}; it must be an object with quant_method, or left out")
+    method, bits = str(told.get("quant_method", "")), told.get("bits", _bits_by_method(told))
+    if bits is None and method:
+        bits = 4 if told.get("load_in_4bit") or method == "awq" else "mxfp4" if method == "mxfp4" else 8
+    return stored, stored if bits is None else bits_of(bits)
+
+
+def _bits_by_method(told: Mapping[str, Any]) -> Any:
+    """The bits as quanto writes them, or compressed-tensors in its first group; None if they are not there."""
+    groups = told.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+    inside = first.get("weights") if isinstance(first, Mapping) else None
+    return inside.get("num_bits") if isinstance(inside, Mapping) else told.get("weights")
+
+
+def _number(name: str, field: str, value: Any, least: int) -> int:
+    """The number that a field of a config is; refused if it is none, or too small."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        accepted = "a whole number, 0 or more" if least == 0 else "a positive whole number"
+        raise InputError(f"config {name!r}: {field} is {value!r}; it must be {accepted}")
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class _Shapes:
+    """The fields of a config.json with its family's row, as sizes of weights.
+
+    `stored` are bits of an element that stays as the file's dtype says, `bits` those of one in the matrices of layers.
+    """
+
+    text: Mapping[str, Any]
+    kind: str
+    family: Family
+    stored: float
+    bits: float
+    name: str
+
+    def get(self, field: str, default: Any = None) -> Any:
+        """The number of a field, or the default."""
+        return self.need(field) if field in self.text else default
+
+    def need(self, field: str) -> int:
+        return _number(self.name, field, self.text.get(field), 0 if field in _MAY_BE_ZERO else 1)
+
+    def listed(self, field: str) -> list[Any]:
+        """A list in the file; empty if it has none."""
+        told = self.text.get(field) or []
+        if not isinstance(told, list):
+            raise InputError(f"config {self.name!r}: {field} is {told!r}; it must be a list")
+        return told
+
+    def check(self) -> None:
+        """Refuse numbers that contradict each other."""
+        heads, groups, hidden = self.heads, self.get("num_key_value_heads", self.heads), self.hidden
+        experts, chosen = self.get("num_local_experts", 0), self.get("num_experts_per_tok", 0)
+        kinds, layers, latent = self.listed("layer_types"), self.need("num_hidden_layers"), self.get("kv_lora_rank")
+        wrong = ""
+        if not latent and heads % groups:
+            wrong = f"{groups} num_key_value_heads do not divide {heads} num_attention_heads"
+        elif not latent and "head_dim" not in self.text and hidden % heads:
+            wrong = f"{heads} num_attention_heads do not divide hidden_size {hidden}, and there is no head_dim"
+        elif experts and chosen > experts:
+            wrong = f"num_experts_per_tok is {chosen}, of {experts} experts"
+        elif kinds and len(kinds) < layers:
+            wrong = f"layer_types has {len(kinds)} entries for {layers} layers"
+        if wrong:
+            raise InputError(f"config {self.name!r}: {wrong}; correct the file")
+
+    @cached_property
+    def hidden(self) -> int:
+        return self.need("hidden_size")
+
+    @cached_property
+    def heads(self) -> int:
+        return self.need("num_attention_heads")
+
+    @property
+    def inner(self) -> int:
+        return int(self.get("intermediate_size", 4 * self.hidden))
+
+    @property
+    def head_width(self) -> int:
+        return int(self.get("head_dim", self.hidden // self.heads))
+
+    def plain(self, elements: int) -> int:
+        """Bytes of weights that stay as the file's dtype says."""
+        return round(elements * self.stored / 8)
+
+    def packed(self, elements: int) -> int:
+        """Bytes of the matrices of a layer."""
+        return round(elements * self.bits / 8)
+
+    def norm(self, count: int) -> int:
+        return count * self.hidden * (2 if "b" in self.family.flags else 1)
+
+    def bias(self, letter: str, size: int) -> int:
+        return size if letter in self.family.biases else 0
+
+    def parts(self) -> Iterator[DecoderPart]:
+        hidden, vocabulary, family = self.hidden, self.need("vocab_size"), self.family
+        table, places = vocabulary * hidden, self.need("max_position_embeddings") * hidden if self.kind == "gpt2" else 0
+        yield DecoderPart("embedding", None, tuple(family.embedding.split("+")), self.plain(table + places))
+        for layer in range(self.need("num_hidden_layers")):
+            yield self._attention(layer)
+            yield from self._experts(layer) if self._is_sparse(layer) else [self._mlp(layer)]
+        behind = self.norm(1) + self.bias("h", vocabulary)
+        yield DecoderPart("head", None, (family.final, family.head), self.plain(table + behind), table)
+
+    def _is_sparse(self, layer: int) -> bool:
+        if not self.get("num_local_experts") or layer in self.listed("mlp_only_layers"):
+            return False
+        first, every = self.get("first_k_dense_replace", 0), self.get("decoder_sparse_step", 1)
+        return bool(layer >= first and (layer + 1) % every == 0)
+
+    def _attention(self, layer: int) -> DecoderPart:
+        hidden, heads, width, kernels = self.hidden, self.heads, self.head_width, 2
+        if "kv_lora_rank" in self.text:
+            factors, extra, attention = self._latent()
+            kernels = 5
+        else:
+            queried, grouped = heads * width, self.get("num_key_value_heads", heads) * width
+            factors = hidden * (queried + 2 * grouped) + queried * hidden
+            biased = "qo" if self.text.get("attention_bias") else self.family.biases
+            extra = ("q" in biased) * (queried + 2 * grouped) + ("o" in biased) * hidden
+            extra += 2 * width * ("n" in self.family.flags) + heads * (self.kind == "gpt_oss")
+            attention = CachedAttention(heads, (width, width), 2 * grouped, window=self._window(layer))
+        size = self.plain(factors) if self.kind == "gpt_oss" else self.packed(factors)
+        size += self.plain(extra + self.norm(int(self.family.norms)))
+        module = self.family.layer.format(layer)
+        return DecoderPart("attention", layer, (module,), size, factors, kernels, attention=attention)
+
+    def _latent(self) -> tuple[int, int, CachedAttention]:
+        """Multi-head latent attention: what is cached are a latent vector and the rotated part of a key."""
+        hidden, heads, latent, rank = self.hidden, self.heads, self.need("kv_lora_rank"), self.get("q_lora_rank")
+        nope, rope, value = map(self.need, ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+        queries = heads * (nope + rope)
+        asked = hidden * queries if rank is None else hidden * rank + rank * queries
+        factors = asked + hidden * (latent + rope) + latent * heads * (nope + value) + heads * value * hidden
+        attention = CachedAttention(heads, (nope + rope, value), latent + rope, (latent + rope, latent))
+        return factors, latent + (rank or 0), attention
+
+    def _window(self, layer: int) -> int | None:
+        window, kinds = self.get("sliding_window"), self.listed("layer_types")
+        # Qwen's classes have windows only if they are told so, and from a layer on.
+        qwen = self.kind.startswith("qwen")
+        if not window or not self.text.get("use_sliding_window", not qwen):
+            return None
+        if kinds:
+            return window if kinds[layer] == "sliding_attention" else None
+        if qwen:
+            return window if layer >= self.get("max_window_layers", 28) else None
+        every = {"gemma2": 2, "gemma3_text": self.get("sliding_window_pattern", 6), "gpt_oss": 2}.get(self.kind)
+        return window if every is None or (layer + 1) % every else None
+
+    def _mlp(self, layer: int) -> DecoderPart:
+        factors = (3 if "g" in self.family.flags else 2) * self.hidden * self.inner
+        size = self.packed(factors) + self.plain(self.bias("m", self.inner + self.hidden))
+        return DecoderPart("mlp", layer, (f"{self.family.layer.format(layer)}.mlp",), size, factors, 2)
+
+    def _experts(self, layer: int) -> Iterator[DecoderPart]:
+        """The router and shared experts, which every token passes, then the experts of which it passes some."""
+        hidden, count, chosen = self.hidden, self.need("num_local_experts"), self.need("num_experts_per_tok")
+        inner, shared_inner = (
+            self.get("moe_intermediate_size") or self.inner,
+            self.get("shared_expert_intermediate_size"),
+        )
+        shared = 3 * hidden * (shared_inner or inner * self.get("n_shared_experts", 0))
+        gate = hidden if shared_inner else 0
+        router = hidden * count + gate + self.bias("m", count) + (count if self.kind == "deepseek_v3" else 0)
+        module, kernels = f"{self.family.layer.format(layer)}.mlp", 3 if shared else 1
+        always = self.packed(shared) + self.plain(router)
+        yield DecoderPart("mlp", layer, (f"{module}.gate",), always, shared + hidden * count + gate, kernels)
+        factors = 3 * count * hidden * inner
+        size = self.packed(factors) + self.plain(count * self.bias("m", 2 * inner + hidden))
+        yield DecoderPart("experts", layer, (f"{module}.experts",), size, factors, 2, count, chosen)
+
+
+def _vision(config: Mapping[str, Any], shapes: _Shapes) -> Iterator[DecoderPart]:
+    """A vision tower as a plain transformer of its own: 4 h² + 2 h i elements in a layer, patches and positions.
+
+    Where it merges patches, two matrices bring them to the width of the text. Qwen2-VL calls that width hidden_size.
+    """
+    told = config.get("vision_config")
+    if isinstance(told, Mapping) and (told.get("embed_dim") or told.get("hidden_size")):
+
+        def number(*fields: str, default: int = 0) -> int:
+            found = next((each for each in fields if told.get(each)), None)
+            return default if found is None else _number(shapes.name, f"vision_config.{found}", told[found], 1)
+
+        hidden = number("embed_dim", "hidden_size")
+        inner = number("intermediate_size", default=4 * hidden)
+        layers, patch = number("num_hidden_layers", "depth"), number("patch_size", default=14)
+        frames = number("temporal_patch_size", default=1)
+        factors = layers * (4 * hidden * hidden + 2 * hidden * inner) + 3 * frames * patch * patch * hidden
+        merged = hidden * number("spatial_merge_size") ** 2
+        factors += merged * (merged + number("out_hidden_size", default=shapes.hidden))
+        # A step of decoding passes it by: the picture was read with the prompt.
+        yield DecoderPart("vision", None, ("vision_tower",), shapes.plain(factors), 0, 0)
+
+
+INDEX = "model.safetensors.index.json"
+
+
+def read_decoder(path: str | PathLike[str], weights: str | float | None = None) -> Decoder:
+    """The decoder in a file, or in a folder that has one.
+
+    `weights` is the type or the bits of the matrices in layers, in place of what the file says; a GGUF file says it for
+    each tensor.
+    """
+    found = Path(path)
+    if found.is_dir():
+        found = next(
+            (found / name for name in ("config.json", INDEX) if (found / name).is_file()), found / "config.json"
+        )
+    if not found.is_file():
+        raise InputError(f"there is no file {str(path)!r}; give a config.json, a .gguf file, or the folder of a model")
+    if found.suffix == ".gguf":
+        if weights is not None:
+            raise InputError(f"weights is {weights!r}, but {found.name} says the type of each tensor; leave it out")
+        return _of_gguf(found)
+    config = read_json(found if found.suffix != ".json" or "index" not in found.name else found.parent / "config.json")
+    if not isinstance(config, Mapping) or not ({"model_type", "text_config"} & config.keys()):
+        raise InputError(f"{str(path)!r} has no model_type; give the config.json of a language model")
+    name = str(config.get("_name_or_path") or found.resolve().parent.name or found.stem)
+    decoder = decoder_of_config(config, name, weights)
+    index = found.parent / INDEX
+    return _of_index(decoder, index) if index.is_file() and weights is None else decoder
+
+
+def _of_index(decoder: Decoder, index: Path) -> Decoder:
+    """The decoder with bytes that add up to those of an index of safetensors: experts and matrices are scaled."""
+    told = read_json(index)
+    metadata = told.get("metadata") if isinstance(told, Mapping) else None
+    total = metadata.get("total_size") if isinstance(metadata, Mapping) else None
+    if not isinstance(total, int):
+        raise InputError(f"{index.name} has no metadata.total_size; save the model again, or remove the file")
+    outside = sum(part.weight_bytes for part in decoder.parts if part.layer is None) - decoder.tied_bytes
+    inside = sum(part.weight_bytes for part in decoder.parts if part.layer is not None)
+    factor = (total - outside) / inside
+    if not 0.1 < factor < 4:
+        raise InputError(
+            f"{index.name} has {total} bytes and config.json {decoder.weight_bytes}; they are of two models"
+        )
+    parts = (
+        part if part.layer is None else replace(part, weight_bytes=round(part.weight_bytes * factor))
+        for part in decoder.parts
+    )
+    return replace(decoder, parts=tuple(parts))
+
+
+_GGUF_FIELDS = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "intermediate_size": "feed_forward_length",
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "context_length",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "n_shared_experts": "expert_shared_count",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "sliding_window": "attention.sliding_window",
+    "q_lora_rank": "attention.q_lora_rank",
+    "kv_lora_rank": "attention.kv_lora_rank",
+    "qk_rope_head_dim": "rope.dimension_count",
+    "v_head_dim": "attention.value_length_mla",
+}
+"""Name in config.json → key in a GGUF header behind its architecture."""
+
+
+def _of_gguf(path: Path) -> Decoder:
+    try:
+        from gguf import GGUFReader
+    except ImportError:
+        raise InputError("a GGUF file needs the package gguf; install it with: pip install 'dlplacer[gguf]'") from None
+    reader = GGUFReader(path)
+
+    def value(key: str) -> Any:
+        field = reader.get_field(key)
+        return None if field is None else field.contents()
+
+    kind = str(value("general.architecture"))
+    config: dict[str, Any] = {"model_type": family_of(kind)[0], "torch_dtype": "float16"}
+    for name, key in _GGUF_FIELDS.items():
+        told = value(f"{kind}.{key}")
+        if told is not None:
+            config[name] = max(told) if isinstance(told, list) else told
+    sizes: Counter[tuple[str, int | None]] = Counter()
+    for tensor in reader.tensors:
+        sizes[_gguf_part(tensor.name)] += int(tensor.n_bytes)
+        if tensor.name == "token_embd.weight":
+            config.setdefault("vocab_size", math.prod(map(int, tensor.shape)) // config["hidden_size"])
+    tied = not any(tensor.name == "output.weight" for tensor in reader.tensors)
+    config["tie_word_embeddings"] = tied
+    if "kv_lora_rank" in config:
+        # Files from before the keys of MLA have those of whole heads.
+        config.setdefault("v_head_dim", value(f"{kind}.attention.value_length"))
+        config["qk_nope_head_dim"] = config["v_head_dim"]
+    if tied:
+        sizes["head", None] += sizes["embedding", None]
+    sized = with_bytes(decoder_of_config(config, str(value("general.name") or path.stem)), sizes)
+    return replace(sized, tied_bytes=sizes["embedding", None] if tied else 0)
+
+
+def _gguf_part(name: str) -> tuple[str, int | None]:
+    """The kind of part and the layer that a tensor of a GGUF file belongs to."""
+    block, _, rest = name.removeprefix("blk.").partition(".")
+    if not name.startswith("blk."):
+        return ("embedding" if name.startswith(("token_embd", "position_embd")) else "head"), None
+    if "exps" in rest:
+        return "experts", int(block)
+    norms = rest.startswith(("ffn_norm", "post_ffw_norm", "post_attention_norm"))
+    return ("mlp" if rest.startswith("ffn") and not norms else "attention"), int(block)
