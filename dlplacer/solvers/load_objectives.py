@@ -1,6 +1,6 @@
 """Objectives throughput and max-load: the placement whose largest load is least, with a bound proven in integers.
 
-Contiguous runs come first, then annealing, then CP-SAT from the best placement; on surrogates too if memory is short.
+Contiguous runs come first, then CP-SAT from the best of them; on surrogates too if memory is short.
 """
 
 import math
@@ -26,7 +26,6 @@ from dlplacer.solvers.instance.memory_admission import surrogates, tightened
 from dlplacer.solvers.instance.placement_loads import Ints, PlacementTables, load_tables
 from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, ProblemSchedule, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import within
-from dlplacer.solvers.local_search.placement_annealing import PlacementAnnealing
 
 _MOST_UNITS, _SWEEPS, _MOST_STATES = 2000, 20, 64
 """Units of blocks and sets of devices at most, and sweeps over backward blocks."""
@@ -38,10 +37,6 @@ class ThroughputParams:
 
     Attributes
     ----------
-    anneal_share, anneal_block_s, anneal_rounds
-        Of the time, for annealing, at most so many seconds for a block; each round goes on from the best placement.
-    temperatures
-        The first and the last of a round, as shares of the period.
     whole_share, surrogate_share
         Of the time left, for the problem itself if memory may be short, as it alone gives a bound; and for each
         surrogate.
@@ -49,10 +44,6 @@ class ThroughputParams:
         Times that a surrogate is tightened.
     """
 
-    anneal_share: float = 0.6
-    anneal_block_s: float = 0.05
-    anneal_rounds: int = 4
-    temperatures: tuple[float, float] = (0.02, 0.0002)
     whole_share: float = 0.6
     surrogate_share: float = 0.3
     rounds: int = 6
@@ -90,7 +81,9 @@ class _Search:
         first = construct(self.instance, list_schedule)
         if first is not None:
             self.incumbent.offer(self._placed(first.device))
-        self._anneal()
+        for units in block_orders(self.problem, self.instance, self.tables):
+            if (found := contiguous_loads(self.instance, self.tables, units)) is not None:
+                self.incumbent.offer(self._of_blocks(found))
         is_short = may_bind(self.problem)
         self._improve(self.instance, PARAMS.whole_share if is_short else 1.0, self.incumbent)
         for surrogate in surrogates(self.problem, self.instance) if is_short else ():
@@ -122,25 +115,6 @@ class _Search:
     def _best_place(self) -> list[int] | None:
         best = self.incumbent.best
         return None if best is None else [best.device[ops[0]] for ops in self.instance.members]
-
-    def _anneal(self) -> None:
-        """Offer contiguous runs, then what annealing makes of the best placement."""
-        instance, incumbent = self.instance, self.incumbent
-        annealing = PlacementAnnealing(self.tables, instance.capacity)
-        for units in block_orders(self.problem, instance, self.tables):
-            if (found := contiguous_loads(instance, self.tables, units)) is not None:
-                incumbent.offer(self._of_blocks(found))
-        place = self._best_place()
-        if place is None or incumbent.closed:
-            return
-        whole_s = min(PARAMS.anneal_share * incumbent.budget.left_s, PARAMS.anneal_block_s * len(instance.members))
-        for turn in range(PARAMS.anneal_rounds):
-            annealing.begin(place)
-            seed, seconds = 1000 * (incumbent.budget.seed + turn), whole_s / PARAMS.anneal_rounds
-            annealing.cool(PARAMS.temperatures, seconds, seed, lambda: not incumbent.budget.left_s)
-            if annealing.least >= 0:
-                place = annealing.best.tolist()
-                incumbent.offer(self._of_blocks(place))
 
     def _up_to_a_plan(self, surrogate: Instance) -> None:
         for _ in range(PARAMS.rounds):

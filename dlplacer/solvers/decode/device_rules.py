@@ -24,21 +24,19 @@ from dlplacer.solvers.decode.arrays import (
     InstanceArrays,
     Ints,
 )
-from dlplacer.solvers.decode.machine_code import ask
-from dlplacer.solvers.decode.trial import (
+from dlplacer.solvers.decode.kernel import (
+    ARRIVAL,
+    ARRIVAL_RUN,
     DEVICE,
-    EPOCH,
+    END,
     FIRST,
     NEVER,
     OVERFLOW,
+    RUN,
     SECOND,
-    TRIAL_ARRIVAL,
-    TRIAL_END,
-    TRIAL_EPOCH,
-    TRIAL_LEGS,
-    TRIAL_START,
-    TRIAL_USES,
+    START,
     Solution,
+    begin_run,
     best_route,
     book,
     first_gap,
@@ -47,6 +45,7 @@ from dlplacer.solvers.decode.trial import (
     push,
     receive,
 )
+from dlplacer.solvers.decode.machine_code import ask
 from dlplacer.solvers.instance.instance import FAR
 
 
@@ -79,9 +78,9 @@ def nearest(arrays: InstanceArrays, solution: Solution, request: int, here: int,
 
 def expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, placed: Ints) -> int:
     """When all that an op reads would be on a device if it were sent now by the quickest routes, each alone."""
-    ops, counts, latest = solution.ops, solution.counts, 0
+    ops, latest = solution.ops, 0
     for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
-        latest = max(latest, ops[arrays.lists[number], TRIAL_END])
+        latest = max(latest, ops[arrays.lists[number], END])
     for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
         request = arrays.lists[number]
         source = arrays.requests[request, SOURCE]
@@ -89,11 +88,11 @@ def expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, place
         if not placed[arrays.ops[source, UNIT]]:
             latest = max(latest, nearest(arrays, solution, request, here, placed)[1])
         elif there == here:
-            latest = max(latest, ops[source, TRIAL_END])
-        elif solution.arrivals[request, here, TRIAL_EPOCH] == counts[EPOCH]:
-            latest = max(latest, solution.arrivals[request, here, TRIAL_ARRIVAL])
+            latest = max(latest, ops[source, END])
+        elif solution.arrivals[request, here, ARRIVAL_RUN] == solution.counts[RUN]:
+            latest = max(latest, solution.arrivals[request, here, ARRIVAL])
         else:
-            _, arrival = best_route(arrays, solution, request, there, here, ops[source, TRIAL_END], 0)
+            _, arrival = best_route(arrays, solution, request, there, here, ops[source, END])
             latest = max(latest, arrival)
     return int(latest)
 
@@ -159,13 +158,12 @@ def insert_all(
     placed
         [unit] → 0, for use inside.
     booked, rows
-        When devices are busy, as `Solution.busy` and `Solution.links` say it of link directions, for use inside.
+        When devices are busy, as `Solution.busy` and `Solution.uses` say it of link directions, for use inside.
     """
     ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
-    counts[EPOCH] += 1
-    counts[TRIAL_LEGS] = 0
+    begin_run(solution)
     for here in range(used.shape[0]):
-        used[here], rows[here, TRIAL_USES] = 0, 0
+        used[here], rows[here] = 0, 0
     makespan = 0
     for at in range(sequence.shape[0]):
         op = sequence[at]
@@ -174,7 +172,7 @@ def insert_all(
         for here in range(used.shape[0]):
             if admits(arrays, solution, unit, here, placed):
                 arrival = expect(arrays, solution, op, here, placed)
-                begin = first_gap(booked, here, rows[here, TRIAL_USES], arrival, arrays.ticks[op, here])
+                begin = first_gap(booked, here, rows[here], arrival, arrays.ticks[op, here])
                 end = begin + arrays.ticks[op, here]
                 if end < soonest:
                     best, soonest, first = here, end, begin
@@ -184,11 +182,11 @@ def insert_all(
             settle(arrays, solution, unit, best, placed)
         if not settle_sources(arrays, solution, op, best, placed):
             return NEVER
-        arrival = max(first, receive(arrays, solution, op, 0, 0, at))
-        begin = first_gap(booked, best, rows[best, TRIAL_USES], arrival, arrays.ticks[op, best])
+        arrival = max(first, receive(arrays, solution, op, at))
+        begin = first_gap(booked, best, rows[best], arrival, arrays.ticks[op, best])
         end = begin + arrays.ticks[op, best]
         book(booked, rows, best, begin, end, 0)
-        ops[op, TRIAL_START], ops[op, TRIAL_END] = begin, end
+        ops[op, START], ops[op, END] = begin, end
         makespan = max(makespan, end)
         if counts[OVERFLOW]:
             return NEVER
@@ -391,10 +389,9 @@ def work_on(arrays: InstanceArrays, solution: Solution, desk: Desk, patient: boo
         Whether an op is left to another device that would end it earlier.
     """
     counts, used, free = solution.counts, solution.used, solution.free
-    counts[EPOCH] += 1
-    counts[TRIAL_LEGS] = 0
+    begin_run(solution)
     for here in range(used.shape[0]):
-        used[here], free[here] = 0, 0
+        used[here] = 0
     left, released = _count_missing(arrays, desk)
     makespan = 0
     while left and not counts[OVERFLOW]:
@@ -415,9 +412,9 @@ def work_on(arrays: InstanceArrays, solution: Solution, desk: Desk, patient: boo
             settle(arrays, solution, arrays.ops[op, UNIT], here, desk.placed)
         if not settle_sources(arrays, solution, op, here, desk.placed):
             return NEVER
-        begin = max(now, receive(arrays, solution, op, 0, 0, 0))
+        begin = max(now, receive(arrays, solution, op, 0))
         end = begin + arrays.ticks[op, here]
-        solution.ops[op, TRIAL_START], solution.ops[op, TRIAL_END], free[here] = begin, end, end
+        solution.ops[op, START], solution.ops[op, END], free[here] = begin, end, end
         desk.ops[op, DONE], makespan, left = 1, max(makespan, end), left - 1
         _wake(desk)
         released = _find_released(arrays, desk, op)

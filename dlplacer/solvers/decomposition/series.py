@@ -18,7 +18,6 @@ from dlplacer.solvers.decomposition.idle_ends import charge_idle_ends, ticks_wit
 from dlplacer.solvers.decomposition.low_traffic import LowTraffic
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, find_segments, relaxed, with_traffic
 from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule, upward_ranks
-from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import FAR, Instance, interchangeable
@@ -42,8 +41,6 @@ class SegmentParams:
     near, patience
         The share by which schedules of series that send least may be above the best plan, and their passes in a row
         that may bring nothing.
-    restarts
-        Randomized restarts ahead of CP-SAT, which gains from a good hint.
     largest_search
         Ops above which a series is not searched: CP-SAT proves 62-op series in seconds, not 122 ops in a minute.
     part_bound_s
@@ -63,7 +60,6 @@ class SegmentParams:
     slacks: tuple[float, ...] = (0.0, 0.01, 0.03)
     near: float = 0.1
     patience: int = 2
-    restarts: int = 30
     largest_search: int = 250
     part_bound_s: float = 0.5
     suffix_sizes: tuple[int, ...] = (15, 30, 60)
@@ -320,7 +316,6 @@ def search_series(chain: SegmentChain, series: Series, work: float) -> None:
     """
     instance, known = series.instance, chain.known[series.instance]
     incumbent, traffic = known.incumbent, series.instance.traffic
-    improve(instance, incumbent, incumbent.budget.left_s, PARAMS.restarts)
     best = incumbent.best
     if best is None or incumbent.closed or not incumbent.budget.left_s:
         return
@@ -413,7 +408,7 @@ def solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> 
     if instance.traffic is not None and incumbent.budget.left_s and not incumbent.closed:
         chain = chain.with_traffic()
         bounds = _rounds(chain, bounds, incumbent, PARAMS.work[1], PARAMS.shares[1])
-        _send_less(LowTraffic(chain, instance.traffic), incumbent)
+        _send_less(LowTraffic(chain), incumbent)
     return bounds
 
 

@@ -15,7 +15,7 @@ from dlplacer.problem.live_memory import input_bytes
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp.constraints import Literal, Variables
-from dlplacer.solvers.ilp.solver_thread import limit, solve_in_thread
+from dlplacer.solvers.ilp.cp_sat_search import new_solver, solve_in_thread
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
 from dlplacer.solvers.instance.placement_loads import PlacementTables
 from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, now, time_is_up
@@ -273,12 +273,8 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
             model = AssignmentModel(problem, instance, without=without)
     except OutOfTimeError:
         return False, None
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
     left_s = max(0.0, until - now())
-    limit(solver, left_s)
-    solver.parameters.presolve_inclusion_work_limit = 0
-    solver.parameters.catch_sigint_signal = False
+    solver = new_solver(1, 0, left_s, relaxes_well=True)
     status = solve_in_thread(solver, model.model, left_s, time_is_up)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return status == cp_model.INFEASIBLE, None
