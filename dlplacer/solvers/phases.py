@@ -19,7 +19,7 @@ from dlplacer.solvers.ilp.cp_sat_search import search as search_model
 from dlplacer.solvers.ilp.ilp_model import solve_exactly
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
-from dlplacer.solvers.instance.placement_loads import path_tables, serial_path
+from dlplacer.solvers.instance.placement_loads import path_length, serial_path
 from dlplacer.solvers.instance.schedule import Begin, Budget, Incumbent, Outcome, ProblemSchedule, Schedule
 from dlplacer.solvers.instance.time_limit import within
 from dlplacer.solvers.local_search.anneal import anneal_schedule
@@ -151,7 +151,7 @@ def _assign_serial(search: PhaseContext, seconds: float) -> None:
     best = search.incumbent.best
     if search.incumbent.closed:
         return
-    model = AssignmentModel(search.problem, instance, path_tables(instance, path), 0, best.makespan)
+    model = AssignmentModel(search.problem, instance, path_length(instance, path), 0, best.makespan)
     model.hint([best.device[ops[0]] for ops in instance.members], best.makespan)
 
     def read(is_true: Callable[[Literal], bool], _value: object) -> list[Schedule]:
