@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -30,15 +29,6 @@ class TensorLifetime(NamedTuple):
     readers: tuple[int, ...]
     stops: tuple[tuple[int, float, float], ...]
     tensor: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stash:
-    """An output that one op keeps for another across the barrier: there it is alive, if both share a device."""
-
-    source: int
-    reader: int
-    size: int
 
 
 def peaks(
@@ -116,30 +106,6 @@ def may_bind(problem: Problem) -> bool:
     return problem.options.memory == "live" and any(
         capacity is not None and capacity < most for capacity in problem.capacity_bytes
     )
-
-
-def stashes(problem: Problem) -> list[Stash]:
-    """The tensors that are alive when the barrier passes, if they stay on one device; empty under ``memory: sum``.
-
-    An output lives until the last reader on its device ends. At the barrier all forward ops have ended and the backward
-    ops that take time have not: so what one of these reads on the device of its producer is there.
-    """
-    behind = problem.behind_barrier
-    if problem.options.memory != "live" or not 0 < len(behind) < problem.op_count:
-        return []
-    readers: dict[tuple[int, int], list[int]] = {}
-    for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
-        takes_time = arc.target in behind and all(ticks != 0 for ticks in problem.duration[arc.target])
-        if arc.source not in behind and takes_time:
-            readers.setdefault((arc.source, edge.output), []).append(arc.target)
-    found = []
-    for op in range(problem.op_count):
-        for part in problem.graph.output_parts.get(problem.graph.ops[op].id, ()):
-            here = [reader for output in part.outputs for reader in readers.get((op, output), ())]
-            if here and part.bytes:
-                nearest = min(here, key=lambda reader: (problem.group_of[reader] != problem.group_of[op], reader))
-                found.append(Stash(op, nearest, part.bytes))
-    return found
 
 
 def input_bytes(problem: Problem, op: int) -> dict[int, tuple[int, int]]:

@@ -29,7 +29,7 @@ from dlplacer.solvers.ilp.assignment_model import AssignmentModel
 from dlplacer.solvers.ilp.constraints import Literal
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import surrogates, tightened
+from dlplacer.solvers.instance.memory_admission import tightened
 from dlplacer.solvers.instance.placement_loads import Ints, PlacementLoads, loads_of
 from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, ProblemSchedule, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import within
@@ -93,9 +93,8 @@ class _Search:
                 self.incumbent.offer(self._of_blocks(found))
         is_short = may_bind(self.problem)
         self._improve(self.instance, PARAMS.whole_share if is_short else 1.0, self.incumbent)
-        for surrogate in surrogates(self.problem, self.instance) if is_short else ():
-            if not self.incumbent.closed and self.incumbent.budget.left_s:
-                self._up_to_a_plan(surrogate)
+        if is_short and not self.incumbent.closed:
+            self._up_to_a_plan()
 
     def scheduled(self, device: Sequence[int]) -> ProblemSchedule:
         """A list schedule of a placement: the order decides the makespan, and memory over time."""
@@ -123,9 +122,11 @@ class _Search:
         best = self.incumbent.best
         return None if best is None else [best.device[ops[0]] for ops in self.instance.members]
 
-    def _up_to_a_plan(self, surrogate: Instance) -> None:
-        for _ in range(PARAMS.rounds):
-            self.excess = []
+    def _up_to_a_plan(self) -> None:
+        """Tighten a surrogate by what its placements exceed."""
+        surrogate, until = self.instance, PARAMS.rounds
+        while until and self.incumbent.budget.left_s:
+            self.excess, until = [], until - 1
             place = self._improve(surrogate, PARAMS.surrogate_share, SchedulesOnly(self.incumbent))
             if place is None or not any(self.excess):
                 return

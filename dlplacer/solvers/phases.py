@@ -143,13 +143,13 @@ def _stage_bound(search: PhaseContext, seconds: float) -> None:
 def _assign_serial(search: PhaseContext, seconds: float) -> None:
     """Solve the model of placements alone, whose optimum no schedule beats, if ops run one after another anyway."""
     instance, path = search.instance, serial_path(search.instance)
-    if search.incumbent.best is None or not path:
+    if not path:
         return
     if compiled_in_time(seconds / 2, lambda: search.is_over):
         # CP-SAT gains from a good hint.
         anneal_schedule(search.heuristics.surrogate, search.incumbent, seconds / 2)
     best = search.incumbent.best
-    if search.incumbent.closed:
+    if best is None or search.incumbent.closed:
         return
     model = AssignmentModel(search.problem, instance, path_length(instance, path), 0, best.makespan)
     model.hint([best.device[ops[0]] for ops in instance.members], best.makespan)
@@ -158,7 +158,7 @@ def _assign_serial(search: PhaseContext, seconds: float) -> None:
         place = model.read(is_true)
         return [in_sequence(instance, [place[block] for block in instance.block], instance.order)]
 
-    if search_model(model.model, read, search.incumbent, seconds, relaxes_well=True) is SearchEnd.INFEASIBLE:
+    if search_model(model.model, read, search.incumbent, seconds / 2, relaxes_well=True) is SearchEnd.INFEASIBLE:
         raise InternalError(
             f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
             "and topology"
@@ -182,7 +182,7 @@ def _anneal(search: PhaseContext, seconds: float) -> None:
     if not compiled_in_time(seconds, lambda: search.is_over):
         return
     while not incumbent.closed and not search.is_over:
-        anneal_schedule(search.heuristics.surrogate, incumbent, incumbent.budget.left_s)
+        anneal_schedule(search.heuristics.surrogate, incumbent, max(1.0, incumbent.budget.left_s / 4))
         incumbent.budget = replace(incumbent.budget, seed=incumbent.budget.seed + 1)
 
 

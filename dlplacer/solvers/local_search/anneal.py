@@ -1,8 +1,6 @@
 """Simulated annealing of whole schedules with link contention (Kirkpatrick et al. 1983), one chain per worker."""
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -304,11 +302,6 @@ class Chain:
         self._kept = self._device.copy(), self._sequence.copy()
         self.makespan = self._run()
 
-    def go_on_from(self, other: "Chain") -> None:
-        """Take the best solution of another chain, or of this one, as the present one."""
-        self._device, self._sequence = other._device.copy(), other._sequence.copy()
-        self.makespan = self._run()
-
     def keep(self, admitted: bool) -> None:
         """Hear whether the best solution was a plan; if not, go back to the last one that was."""
         if admitted:
@@ -347,42 +340,19 @@ class Chain:
         return filled(self._tables, self._device, self._sequence, run, self._width)
 
 
-@dataclass(frozen=True)
-class LocalSearchParams:
-    """The cooling of the search.
+_WARM, _COOL = 0.5, 0.01
+"""First and last temperature, in mean times of working ops."""
 
-    Attributes
-    ----------
-    warm, cool
-        First and last temperature of a cycle, in mean times of working ops.
-    chunk_s, least_s
-        Seconds between looks at the clock and at what was found, at most and at the end.
-    chunk_share, most_growth
-        A chunk at most, of the time that is left, and in moves of the last one: a trial may be given up at once, or run
-        the whole sequence.
-    cycles, patience
-        Times that the search is warmed up again, from the best schedule of all chains, and how many in a row may bring
-        nothing.
-    """
+_CHUNK_S, _LEAST_S, _CHUNK_SHARE, _MOST_GROWTH = 0.25, 0.02, 0.125, 8
+"""Seconds between looks at the clock and at what was found, at most and at the end; a chunk at most, of the time that
+is left, and in moves of the last one, as a run may be given up at once or go through the whole sequence."""
 
-    warm: float = 0.5
-    cool: float = 0.01
-    chunk_s: float = 0.25
-    least_s: float = 0.02
-    chunk_share: float = 0.125
-    most_growth: int = 8
-    cycles: int = 4
-    patience: int = 3
-
-
-PARAMS = LocalSearchParams()
-
-_TRIAL_S = 6e-6
-"""Seconds of work for a trial of the compiled code: 170,000 of them take a second."""
+_RUN_S = 1.2e-5
+"""Seconds of work for a move of the compiled code."""
 
 
 def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
-    """Offer better schedules until the gap is closed, the time is up or a cycle brings nothing.
+    """Offer better schedules until the gap is closed or the time is up, in which the temperature falls once.
 
     Parameters
     ----------
@@ -392,44 +362,24 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     best, budget = incumbent.best, incumbent.budget
     if best is None or incumbent.closed:
         return
-    tables = tables_of(instance)
-    random, seconds = Random(budget.seed), min(seconds, budget.left_s)
-    stop_at = now() + seconds
+    tables, random = tables_of(instance), Random(budget.seed)
+    stop_at = now() + min(seconds, budget.left_s)
     chains = [Chain(tables, best) for _ in range(budget.workers)]
-    # Loading or compiling the code is no part of a cycle, else the first seems to bring nothing.
+    # Loading or compiling the code is no part of the cooling.
     chains[0].go_on(0, 0.0, 0)
-    began = now()
-    cycle_s = (stop_at - began) / PARAMS.cycles
+    began, moves = now(), 1
     op_ticks = sum(instance.mean_duration) / max(1, instance.working_count)
-    trials, cycle, known, fruitless = 1, 0, best.makespan, 0
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:
-        while incumbent.best is not None and cycle_s > 0 and budget.left_s and not incumbent.closed:
-            passed, done = divmod((now() - began) / cycle_s, 1)
-            if passed >= PARAMS.cycles:
-                return
-            if passed > cycle:
-                fruitless = fruitless + 1 if known <= incumbent.best.makespan else 0
-                if fruitless == PARAMS.patience:
-                    return
-                cycle, known = int(passed), incumbent.best.makespan
-                _restart(chains)
-            temperature = op_ticks * PARAMS.warm * (PARAMS.cool / PARAMS.warm) ** done
-            chunk_began = now()
-            tasks = [pool.submit(chain.go_on, trials, temperature, random.randrange(2**31)) for chain in chains]
+        while (left_s := min(stop_at - now(), budget.left_s)) > 0 and not incumbent.closed:
+            temperature = op_ticks * _WARM * (_COOL / _WARM) ** (1 - left_s / (stop_at - began))
+            asked = now()
+            tasks = [pool.submit(chain.go_on, moves, temperature, random.randrange(2**31)) for chain in chains]
             better = [task.result() for task in tasks]
-            count_work(_TRIAL_S * trials)
-            pace = (now() - chunk_began) / trials
+            count_work(_RUN_S * moves)
+            pace = (now() - asked) / moves
             for chain, found in zip(chains, better, strict=True):
-                if found and chain.makespan < incumbent.best.makespan:
+                if found and incumbent.best is not None and chain.makespan < incumbent.best.makespan:
                     chain.keep(incumbent.offer(chain.schedule()))
-            left_s = min(stop_at - now(), budget.left_s)
-            foreseen = int(min(PARAMS.chunk_s, max(PARAMS.chunk_share * left_s, PARAMS.least_s)) / pace)
-            trials = max(1, min(PARAMS.most_growth * trials, foreseen))
-
-
-def _restart(chains: Sequence[Chain]) -> None:
-    """All chains go on from the best solution of any."""
-    best = min(chains, key=lambda chain: chain.makespan)
-    for chain in chains:
-        chain.go_on_from(best)
+            foreseen = int(min(_CHUNK_S, max(_CHUNK_SHARE * left_s, _LEAST_S)) / pace)
+            moves = max(1, min(_MOST_GROWTH * moves, foreseen))
