@@ -101,7 +101,7 @@ def decode(
     def build(solution: Solution) -> int:
         if works_on:
             desk = new_desk(arrays, np.array(order, np.int64))
-            return run(work_on, fast, arrays, solution, desk, not instance.uniform)
+            return run(work_on, fast, arrays, solution, desk)
         booked = np.zeros((instance.device_count, len(order) + 1, 3), np.int64)
         rows, placed = np.zeros(instance.device_count, np.int64), np.zeros(len(arrays.units), np.int64)
         return run(insert_all, fast, arrays, solution, placed, booked, rows)

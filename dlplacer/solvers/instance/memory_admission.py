@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dlplacer.problem.live_memory import may_bind, memory_use
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import realise
-from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 _ROUNDS = 6
@@ -54,6 +54,8 @@ def attempts(problem: Problem, instance: Instance, rule: Rule) -> Iterator[Attem
     surrogate = instance
     for _ in range(_ROUNDS):
         found = rule(surrogate)
+        if found is not None and found.makespan >= FAR:
+            found = None  # ops that must talk are where no route joins them
         excess = [] if found is None else overflow(problem, surrogate, found)
         admitted = found is not None and not any(excess)
         yield Attempt(found, surrogate, admitted)

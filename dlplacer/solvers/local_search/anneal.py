@@ -340,8 +340,9 @@ class Chain:
         return filled(self._tables, self._device, self._sequence, run, self._width)
 
 
-_WARM, _COOL = 0.5, 0.01
-"""First and last temperature, in mean times of working ops."""
+_WARM, _COOL = (0.15, 1.5), 0.005
+"""First temperature with an even and with an odd seed, and last one, in mean times of working ops: where transfers take
+far longer than ops only the higher one finds much."""
 
 _CHUNK_S, _LEAST_S, _CHUNK_SHARE, _MOST_GROWTH = 0.25, 0.02, 0.125, 8
 """Seconds between looks at the clock and at what was found, at most and at the end; a chunk at most, of the time that
@@ -367,12 +368,12 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     chains = [Chain(tables, best) for _ in range(budget.workers)]
     # Loading or compiling the code is no part of the cooling.
     chains[0].go_on(0, 0.0, 0)
-    began, moves = now(), 1
+    began, moves, warm = now(), 1, _WARM[budget.seed % 2]
     op_ticks = sum(instance.mean_duration) / max(1, instance.working_count)
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:
         while (left_s := min(stop_at - now(), budget.left_s)) > 0 and not incumbent.closed:
-            temperature = op_ticks * _WARM * (_COOL / _WARM) ** (1 - left_s / (stop_at - began))
+            temperature = op_ticks * warm * (_COOL / warm) ** (1 - left_s / (stop_at - began))
             asked = now()
             tasks = [pool.submit(chain.go_on, moves, temperature, random.randrange(2**31)) for chain in chains]
             better = [task.result() for task in tasks]
