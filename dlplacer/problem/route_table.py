@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import islice, pairwise
-from typing import Any
 
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import exact
@@ -129,7 +128,6 @@ class RouteTable:
         self._quickest: dict[tuple[int, int, int], TimedRoute] = {}
         self._routes_by_pair: dict[tuple[int, int, int], tuple[TimedRoute, ...]] = {}
         self._paths: dict[tuple[str, str], list[Route]] = {}
-        self._swappable: dict[tuple[int, int], bool] = {}
         self._timed: dict[tuple[tuple[Hop, ...], int], RouteSegment] = {}
         self.resource_count = len(set(self._directions.values()))
         self.chooses = contended or self.needs_relays
@@ -139,20 +137,13 @@ class RouteTable:
         """True if some routes of least delay take memory, which may be short, on devices between their ends."""
         return may_bind(self._problem) and any_relays(self._problem.topology, self._problem.routes)
 
-    def long_enough(self, size: int, source: int, target: int) -> int:
-        """Ticks in which a tensor is there by one of the routes that need least memory, whichever of them has it.
+    def longest(self, size: int) -> int:
+        """Ticks in which a tensor is anywhere by any route.
 
-        Proof: with ``routing: shortest`` all routes take equally long, but for the rounding of segments. A route of
-        routers alone needs no memory on its way, so where there is one no other is needed. Elsewhere: a route visits no
-        node twice, and under both delay rules it takes no more than its links one after another (eq. 11).
+        Proof: a route visits no node twice, and under both delay rules it takes no more than its links one after
+        another (eq. 11).
         """
         topology, size_bytes = self._problem.topology, self._problem.sizes_bytes[size]
-        if self._problem.options.routing == "shortest":
-            return _ticks(self.quickest(size, source, target)) + len(topology.devices)
-        here, there = self._pair(source, target)
-        direct = [route for route in (self._route_segments or {}).get(here, ()) if route[-1] == there]
-        if direct:
-            return min(_ticks(self._segments(route, size)) for route in direct)
         slowest = sorted((link_delay_s(link, size_bytes, exact) for link in topology.links), reverse=True)
         longest_s = sum(slowest[: len(topology.nodes) - 1], Fraction(0))
         return min(self._problem.most, math.ceil(longest_s / self._problem.tick_s))
@@ -185,10 +176,14 @@ class RouteTable:
         return next(other for other, table in enumerate(self._problem.routes) if table is self._problem.routes[size])
 
     def swappable(self, a: int, b: int) -> bool:
-        """True if exchanging two devices maps the machine's links onto each other, all other devices kept."""
-        if (a, b) not in self._swappable:
-            self._swappable[a, b] = _swaps(self._problem.topology, *self._pair(a, b))
-        return self._swappable[a, b]
+        """True if exchanging two devices maps the machine's links onto each other, all other nodes kept."""
+        one, other = self._pair(a, b)
+        new = {one: other, other: one}
+        links = {
+            (hop, link.bytes_per_s, link.count, link.latency_s, link.duplex)
+            for hop, link in self._problem.topology.link_between.items()
+        }
+        return links == {((new.get(here, here), new.get(there, there)), *rest) for (here, there), *rest in links}
 
     def joined(self, size: int, source: int, target: int) -> bool:
         """True if there is any route between two devices."""
@@ -325,25 +320,6 @@ def _simple_paths(topology: Topology, pair: tuple[str, str], sizes_bytes: Sequen
         for path in islice(nx.shortest_simple_paths(graph, *pair, weight="delay_s"), _MOST_ROUTES + 1):
             found[tuple(path)] = None
     return list(found)
-
-
-def _swaps(topology: Topology, a: str, b: str) -> bool:
-    import networkx as nx
-
-    there, back = topology.to_networkx(), topology.to_networkx()
-    fixed = {name: name for name in topology.device_index}
-    nx.set_node_attributes(there, fixed, "name")
-    nx.set_node_attributes(back, {**fixed, a: b, b: a}, "name")
-
-    def same_node(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        return bool(one.get("name") == other.get("name"))
-
-    def same_link(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        links = one["link"], other["link"]
-        keys = [(link.bytes_per_s, link.count, link.latency_s, link.duplex) for link in links]
-        return keys[0] == keys[1]
-
-    return bool(nx.is_isomorphic(there, back, same_node, same_link))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Contiguous runs come first, then CP-SAT from the best of them; on surrogates too
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,25 +37,9 @@ _MOST_UNITS, _SWEEPS, _MOST_STATES = 2000, 20, 64
 """Units of blocks and sets of devices at most, and sweeps over backward blocks."""
 
 
-@dataclass(frozen=True)
-class ThroughputParams:
-    """Shares of the time, and how often a surrogate is tightened; guesses.
-
-    Attributes
-    ----------
-    whole_share, surrogate_share
-        Of the time left, for the problem itself if memory may be short, as it alone gives a bound; and for each
-        surrogate.
-    rounds
-        Times that a surrogate is tightened.
-    """
-
-    whole_share: float = 0.6
-    surrogate_share: float = 0.3
-    rounds: int = 6
-
-
-PARAMS = ThroughputParams()
+_WHOLE_SHARE, _SURROGATE_SHARE, _ROUNDS = 0.6, 0.3, 6
+"""Of the time left, for the problem itself if memory may be short, as it alone gives a bound; and for each of so many
+surrogates. Guesses."""
 
 
 def solve_throughput(problem: Problem, budget: Budget) -> Outcome:
@@ -92,7 +75,7 @@ class _Search:
             if (found := contiguous_loads(self.instance, self.terms, units)) is not None:
                 self.incumbent.offer(self._of_blocks(found))
         is_short = may_bind(self.problem)
-        self._improve(self.instance, PARAMS.whole_share if is_short else 1.0, self.incumbent)
+        self._improve(self.instance, _WHOLE_SHARE if is_short else 1.0, self.incumbent)
         if is_short and not self.incumbent.closed:
             self._up_to_a_plan()
 
@@ -124,10 +107,10 @@ class _Search:
 
     def _up_to_a_plan(self) -> None:
         """Tighten a surrogate by what its placements exceed."""
-        surrogate, until = self.instance, PARAMS.rounds
+        surrogate, until = self.instance, _ROUNDS
         while until and self.incumbent.budget.left_s:
             self.excess, until = [], until - 1
-            place = self._improve(surrogate, PARAMS.surrogate_share, SchedulesOnly(self.incumbent))
+            place = self._improve(surrogate, _SURROGATE_SHARE, SchedulesOnly(self.incumbent))
             if place is None or not any(self.excess):
                 return
             surrogate = tightened(surrogate, place, self.excess)

@@ -21,9 +21,6 @@ Floats = NDArray[np.float64]
 UNLIMITED = 2**60
 """Stands for the memory of a device without limit."""
 
-MOST_WITH_DETOURS = 8
-"""Devices up to which routes besides the quickest are listed: each pair takes a search of its own for them."""
-
 IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES = 0, 1, 2, 4, 6, 8
 """Columns of `InstanceArrays.ops`: whether an op starts at 0 wherever it is, its block, and the first of two limits of
 lists: ops that it waits for without reading from them (the barrier's arcs), those that wait for it so, requests that it
@@ -56,7 +53,7 @@ class InstanceArrays(NamedTuple):
     allowed
         [unit, device] → 1 where all its ops may run.
     routes
-        [class of sizes, source, target] → number of the quickest route, and how many routes there are from it on.
+        [class of sizes, source, target] → number of the quickest route.
     segments_at
         [route] → its first route segment.
     segments
@@ -182,10 +179,8 @@ def _without_links(instance: Instance) -> _Sent:
             requests.setdefault((op, kind), []).append(target)
     delays = np.array([delay for _, delay in matrices.values()], np.float64)
     devices = instance.device_count
-    table = np.zeros((max(1, len(matrices)), devices, devices, 2), np.int64)
-    table[..., 0] = np.arange(table.size // 2).reshape(table.shape[:3])
-    table[..., 1] = 1
-    segments = np.zeros((max(delays.size, table.size // 2), FIRST_HOLD + 2))
+    table = np.arange(max(1, len(matrices)) * devices**2).reshape(-1, devices, devices)
+    segments = np.zeros((table.size, FIRST_HOLD + 2))
     segments[: delays.size, 0] = delays.reshape(-1)
     tables = table, np.arange(len(segments) + 1, dtype=np.int64), segments, np.zeros((0, 5))
     return _Sent([(op, kind, 0, readers) for (op, kind), readers in requests.items()], _Routes((), tables))
@@ -214,7 +209,7 @@ def _timed(routes: RouteTable, devices: range) -> tuple[dict[int, int], _Routes]
     alike: dict[int, list[int]] = {}
     for size in routes.sizes:
         alike.setdefault(routes.first_like(size), []).append(size)
-    table = np.zeros((max(1, len(alike)), len(devices), len(devices), 2), np.int64)
+    table = np.zeros((max(1, len(alike)), len(devices), len(devices)), np.int64)
     found: list[TimedRoute] = []
     segments_at, segments = [0], list[tuple[float, ...]]()
     holds: list[tuple[float, ...]] = []
@@ -222,20 +217,20 @@ def _timed(routes: RouteTable, devices: range) -> tuple[dict[int, int], _Routes]
         least, most = group[0], group[-1]
         ends = routes.bytes_of(least), routes.bytes_of(most)
         for source, target in permutations(devices, 2):
-            several = _routes_between(routes, least, source, target, len(devices) <= MOST_WITH_DETOURS)
-            table[kind, source, target] = len(found), len(several)
-            for route in several:
-                hops = [segment.hops for segment in route]
-                for low, high in zip(routes.along(hops, least), routes.along(hops, most), strict=True):
-                    first = len(holds)
-                    for (link, begin, ticks), (_, later, longer) in zip(low.holds, high.holds, strict=True):
-                        until = _line(ends, begin + ticks, later + longer, above=not routes.exact)
-                        holds.append((link, *_line(ends, begin, later), *until))
-                    segments.append((*_line(ends, low.ticks, high.ticks, above=not routes.exact), first, len(holds)))
-                if not route:
-                    segments.append((FAR, 0.0, len(holds), len(holds)))
-                segments_at.append(len(segments))
-            found.extend(several)
+            # An empty route, which takes forever, where none leads.
+            route = routes.quickest(least, source, target) if routes.joined(least, source, target) else ()
+            table[kind, source, target] = len(found)
+            hops = [segment.hops for segment in route]
+            for low, high in zip(routes.along(hops, least), routes.along(hops, most), strict=True):
+                first = len(holds)
+                for (link, begin, ticks), (_, later, longer) in zip(low.holds, high.holds, strict=True):
+                    until = _line(ends, begin + ticks, later + longer, above=not routes.exact)
+                    holds.append((link, *_line(ends, begin, later), *until))
+                segments.append((*_line(ends, low.ticks, high.ticks, above=not routes.exact), first, len(holds)))
+            if not route:
+                segments.append((FAR, 0.0, len(holds), len(holds)))
+            segments_at.append(len(segments))
+            found.append(route)
     tables = (
         table,
         np.array(segments_at, np.int64),
@@ -243,15 +238,6 @@ def _timed(routes: RouteTable, devices: range) -> tuple[dict[int, int], _Routes]
         np.array(holds, np.float64).reshape(-1, 5),
     )
     return {size: kind for kind, group in enumerate(alike.values()) for size in group}, _Routes(found, tables)
-
-
-def _routes_between(
-    routes: RouteTable, size: int, source: int, target: int, with_detours: bool
-) -> Sequence[TimedRoute]:
-    """The quickest first; an empty one, which takes forever, where none leads."""
-    if not routes.joined(size, source, target):
-        return ((),)
-    return routes.between(size, source, target) if with_detours else (routes.quickest(size, source, target),)
 
 
 def _line(ends: tuple[int, int], low: int, high: int, above: bool = False) -> tuple[float, float]:

@@ -36,8 +36,8 @@ from dlplacer.solvers.decode.kernel import (
     SECOND,
     START,
     Solution,
+    arrival,
     begin_run,
-    best_route,
     book,
     first_gap,
     line,
@@ -53,7 +53,7 @@ def idle_ticks(arrays: InstanceArrays, request: int, source: int, target: int) -
     """Ticks from one device to another by the quickest route, all alone."""
     ticks = 0
     if source != target:
-        route = arrays.routes[arrays.requests[request, CLASS], source, target, 0]
+        route = arrays.routes[arrays.requests[request, CLASS], source, target]
         for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
             ticks += line(arrays.segments, segment, 0, arrays.sizes[request])
     return ticks
@@ -92,8 +92,7 @@ def expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, place
         elif solution.arrivals[request, here, ARRIVAL_RUN] == solution.counts[RUN]:
             latest = max(latest, solution.arrivals[request, here, ARRIVAL])
         else:
-            _, arrival = best_route(arrays, solution, request, there, here, ops[source, END])
-            latest = max(latest, arrival)
+            latest = max(latest, arrival(arrays, solution, request, there, here, ops[source, END]))
     return int(latest)
 
 
@@ -171,8 +170,8 @@ def insert_all(
         unit, best, soonest, first = arrays.ops[op, UNIT], -1, NEVER, 0
         for here in range(used.shape[0]):
             if admits(arrays, solution, unit, here, placed):
-                arrival = expect(arrays, solution, op, here, placed)
-                begin = first_gap(booked, here, rows[here], arrival, arrays.ticks[op, here])
+                ready = expect(arrays, solution, op, here, placed)
+                begin = first_gap(booked, here, rows[here], ready, arrays.ticks[op, here])
                 end = begin + arrays.ticks[op, here]
                 if end < soonest:
                     best, soonest, first = here, end, begin
@@ -182,8 +181,8 @@ def insert_all(
             settle(arrays, solution, unit, best, placed)
         if not settle_sources(arrays, solution, op, best, placed):
             return NEVER
-        arrival = max(first, receive(arrays, solution, op, at))
-        begin = first_gap(booked, best, rows[best], arrival, arrays.ticks[op, best])
+        ready = max(first, receive(arrays, solution, op, at))
+        begin = first_gap(booked, best, rows[best], ready, arrays.ticks[op, best])
         end = begin + arrays.ticks[op, best]
         book(booked, rows, best, begin, end, 0)
         ops[op, START], ops[op, END] = begin, end

@@ -1,8 +1,8 @@
 """A schedule in the making: its tables, transfers into the first gaps of links, and the run of a sequence.
 
 A solution is a device for every op and a sequence of all ops but sources. It is run as `in_sequence` does: each op
-starts when its device is free and its inputs are there, which are sent when its turn comes, into the first gap on the
-links of the route on which they arrive first. All times are ticks.
+starts when its device is free and its inputs are there, which are sent when its turn comes, by the quickest route, into
+the first gap on its links. All times are ticks.
 
 Compiled code copies element by element: numba takes a second or more for each slice that is assigned to.
 """
@@ -252,43 +252,26 @@ def _segment_start(arrays: InstanceArrays, solution: Solution, segment: int, siz
     return ready
 
 
-def best_route(
-    arrays: InstanceArrays, solution: Solution, request: int, source: int, target: int, ready: int
-) -> tuple[int, int]:
-    """The route on which a request that is ready on one device arrives on another first, and when."""
-    size, kind = arrays.sizes[request], arrays.requests[request, CLASS]
-    first, count = arrays.routes[kind, source, target, 0], arrays.routes[kind, source, target, 1]
-    best, arrival = first, NEVER
-    for route in range(first, first + count):
-        time = ready
-        for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
-            time += line(arrays.segments, segment, 0, size)
-        if time >= arrival:
-            # Routes come by rising delay: the others arrive no earlier even where nothing is in their way.
-            break
-        time = ready
-        for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
-            time = _segment_start(arrays, solution, segment, size, time)
-            time += line(arrays.segments, segment, 0, size)
-        if time < arrival:
-            best, arrival = route, time
-    return best, arrival
+def arrival(arrays: InstanceArrays, solution: Solution, request: int, source: int, target: int, ready: int) -> int:
+    """When a request that is ready on one device arrives on another, if it is sent now and alone."""
+    route, size = arrays.routes[arrays.requests[request, CLASS], source, target], arrays.sizes[request]
+    for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
+        ready = _segment_start(arrays, solution, segment, size, ready) + line(arrays.segments, segment, 0, size)
+    return ready
 
 
 def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int, ready: int, at: int) -> int:
-    """Send a request by the route on which it arrives first; when it arrives."""
+    """Send a request by the quickest route; when it arrives."""
     counts, legs, size = solution.counts, solution.legs, arrays.sizes[request]
     source, kind = solution.ops[arrays.requests[request, SOURCE], DEVICE], arrays.requests[request, CLASS]
-    time, previous, best = ready, -1, arrays.routes[kind, source, target, 0]
-    if arrays.routes[kind, source, target, 1] > 1:
-        best, _ = best_route(arrays, solution, request, source, target, ready)
-    for segment in range(arrays.segments_at[best], arrays.segments_at[best + 1]):
+    time, previous, route = ready, -1, arrays.routes[kind, source, target]
+    for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
         leg, begin = counts[LEGS], _segment_start(arrays, solution, segment, size, time)
         if leg == legs.shape[0]:
             counts[OVERFLOW] = 1
             return time
         legs[leg, REQUEST], legs[leg, TARGET], legs[leg, SEGMENT] = request, target, segment
-        legs[leg, SEGMENT_LIMIT], legs[leg, PREVIOUS] = arrays.segments_at[best + 1], previous
+        legs[leg, SEGMENT_LIMIT], legs[leg, PREVIOUS] = arrays.segments_at[route + 1], previous
         legs[leg, BEGIN], legs[leg, ASKED_AT] = begin, at
         counts[LEGS], previous = leg + 1, leg
         for hold in range(int(arrays.segments[segment, FIRST_HOLD]), int(arrays.segments[segment, FIRST_HOLD + 1])):

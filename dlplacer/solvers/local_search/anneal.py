@@ -340,7 +340,7 @@ class Chain:
         return filled(self._tables, self._device, self._sequence, run, self._width)
 
 
-_WARM, _COOL = (0.15, 1.5), 0.005
+_WARM, _COOL = (0.15, 1.5), 0.002
 """First temperature with an even and with an odd seed, and last one, in mean times of working ops: where transfers take
 far longer than ops only the higher one finds much."""
 
