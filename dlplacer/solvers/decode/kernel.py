@@ -7,7 +7,7 @@ the first gap on its links. All times are ticks.
 Compiled code copies element by element: numba takes a second or more for each slice that is assigned to.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +24,9 @@ from dlplacer.solvers.decode.arrays import (
     Floats,
     InstanceArrays,
     Ints,
-    Tables,
+    tables_of,
 )
+from dlplacer.solvers.instance.instance import Instance
 
 DEVICE, PLACE, START, END, PATH, DEVICE_BEFORE, PATH_BEFORE = range(7)
 """Columns of `Solution.ops`: device, place in the sequence (-1 for sources), its times, ticks from its start to the end
@@ -89,7 +90,7 @@ _FIRST_WIDTH, _MOST_MOVED = 64, 32
 
 
 def filled(
-    tables: Tables, devices: Ints, sequence: Ints, build: Callable[[Solution], int], width: int = _FIRST_WIDTH
+    instance: Instance, devices: Ints, sequence: Ints, build: Callable[[Solution], int], width: int = _FIRST_WIDTH
 ) -> tuple[Solution, int]:
     """Tables with the run that `build` makes, and its makespan; larger ones until they hold it.
 
@@ -99,32 +100,31 @@ def filled(
         Uses of a link direction for which there shall be room at least.
     """
     while True:
-        solution = _empty(tables, devices, sequence, width)
+        solution = _empty(tables_of(instance), devices, sequence, width)
         makespan = build(solution)
         if not solution.counts[OVERFLOW]:
             return solution, int(makespan)
         width *= 2
 
 
-def transfers(tables: Tables, solution: Solution) -> Iterator[ScheduledTransfer]:
+def transfers(instance: Instance, solution: Solution) -> list[ScheduledTransfer]:
     """The transfers of a run; none where there is no traffic."""
-    traffic = tables.instance.traffic
+    traffic, found = instance.traffic, list[ScheduledTransfer]()
     if traffic is None:
-        return
-    rows = solution.legs[: solution.counts[LEGS]].tolist()
-    route_of = np.searchsorted(tables.arrays.segments_at, [row[SEGMENT] for row in rows], side="right") - 1
-    starts: list[tuple[int, ...]] = []
-    for leg, row in enumerate(rows):
-        starts.append((*(starts[row[PREVIOUS]] if row[PREVIOUS] >= 0 else ()), row[BEGIN]))
-        hops = [segment.hops for segment in tables.routes[route_of[leg]]]
-        if hops and row[SEGMENT] + 1 == row[SEGMENT_LIMIT]:
-            route = traffic.routes.along(hops, traffic.requests[row[REQUEST]].size)
-            yield ScheduledTransfer(row[REQUEST], row[TARGET], route, starts[leg])
+        return found
+    start: tuple[int, ...] = ()
+    for row in solution.legs[: solution.counts[LEGS]].tolist():
+        start = (*(start if row[PREVIOUS] >= 0 else ()), row[BEGIN])
+        request = traffic.requests[row[REQUEST]]
+        pair = request.size, int(solution.ops[request.source, DEVICE]), row[TARGET]
+        if row[SEGMENT] + 1 == row[SEGMENT_LIMIT] and traffic.routes.joined(*pair):
+            found.append(ScheduledTransfer(row[REQUEST], row[TARGET], traffic.routes.quickest(*pair), start))
+    return found
 
 
-def _empty(tables: Tables, devices: Ints, sequence: Ints, width: int) -> Solution:
+def _empty(arrays: InstanceArrays, devices: Ints, sequence: Ints, width: int) -> Solution:
     """Tables for a solution that has not been run, with room for `width` uses of every link direction."""
-    arrays, (count, device_count) = tables.arrays, tables.arrays.ticks.shape
+    count, device_count = arrays.ticks.shape
     resources = int(arrays.holds[:, 0].max(initial=-1)) + 1
     table = np.zeros((count, PATH_BEFORE + 1), np.int64)
     table[:, DEVICE], table[:, PLACE] = devices, -1

@@ -19,7 +19,6 @@ from dlplacer.solvers.decode.arrays import (
     WRITES,
     InstanceArrays,
     Ints,
-    Tables,
     tables_of,
 )
 from dlplacer.solvers.decode.decode import in_sequence
@@ -293,12 +292,12 @@ class Chain:
         Of the best solution, in ticks as kernels count.
     """
 
-    def __init__(self, tables: Tables, schedule: Schedule) -> None:
+    def __init__(self, instance: Instance, schedule: Schedule) -> None:
         """Begin with a schedule, run anew."""
-        ops = sequence(tables.instance, schedule.device, schedule.start)
-        self._tables, self._width = tables, 64
+        ops = sequence(instance, schedule.device, schedule.start)
+        self._instance, self._arrays, self._width = instance, tables_of(instance), 64
         self._device = np.array(schedule.device, np.int64)
-        self._sequence = np.array([op for op in ops if op not in tables.instance.sources], np.int64)
+        self._sequence = np.array([op for op in ops if op not in instance.sources], np.int64)
         self._kept = self._device.copy(), self._sequence.copy()
         self.makespan = self._run()
 
@@ -314,7 +313,7 @@ class Chain:
         """Try so many moves; whether something better was found."""
         before = self.makespan
         self.makespan = machine_code(anneal)(
-            self._tables.arrays, self._solution, self._device, self._sequence, before, moves, temperature, seed
+            self._arrays, self._solution, self._device, self._sequence, before, moves, temperature, seed
         )
         if self._solution.counts[OVERFLOW]:
             self._width = 2 * self._solution.busy.shape[1]
@@ -323,21 +322,20 @@ class Chain:
 
     def schedule(self) -> Schedule:
         """The best solution as a schedule in exact ticks: kernels take the ticks of a route from a line."""
-        instance = self._tables.instance
-        return in_sequence(instance, self._device.tolist(), [*instance.sources, *self._sequence.tolist()])
+        return in_sequence(self._instance, self._device.tolist(), self._sequence.tolist())
 
     def _run(self) -> int:
         """Run the best solution as the present one; its makespan."""
         self._solution, makespan = self._filled()
         self._solution.counts[MAKESPAN] = makespan
-        machine_code(find_paths)(self._tables.arrays, self._solution)
+        machine_code(find_paths)(self._arrays, self._solution)
         return makespan
 
     def _filled(self) -> tuple[Solution, int]:
         def run(solution: Solution) -> int:
-            return int(machine_code(run_all)(self._tables.arrays, solution, NEVER))
+            return int(machine_code(run_all)(self._arrays, solution, NEVER))
 
-        return filled(self._tables, self._device, self._sequence, run, self._width)
+        return filled(self._instance, self._device, self._sequence, run, self._width)
 
 
 _WARM, _COOL = (0.15, 1.5), 0.002
@@ -363,9 +361,9 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     best, budget = incumbent.best, incumbent.budget
     if best is None or incumbent.closed:
         return
-    tables, random = tables_of(instance), Random(budget.seed)
+    random = Random(budget.seed)
     stop_at = now() + min(seconds, budget.left_s)
-    chains = [Chain(tables, best) for _ in range(budget.workers)]
+    chains = [Chain(instance, best) for _ in range(budget.workers)]
     # Loading or compiling the code is no part of the cooling.
     chains[0].go_on(0, 0.0, 0)
     began, moves, warm = now(), 1, _WARM[budget.seed % 2]

@@ -11,7 +11,6 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.decode.arrays import tables_of
 from dlplacer.solvers.decode.decode import decode
 from dlplacer.solvers.decode.machine_code import is_kept, keep
 from dlplacer.solvers.instance.instance import build_instance
@@ -55,7 +54,7 @@ def compile_all() -> None:
     for works_on in (False, True):
         found = decode(instance, instance.order, works_on=works_on, fast=True)
     assert found is not None
-    Chain(tables_of(instance), found).go_on(1, 1.0, 0)
+    Chain(instance, found).go_on(1, 1.0, 0)
     keep()
 
 

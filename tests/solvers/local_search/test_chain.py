@@ -15,7 +15,6 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.decode.arrays import tables_of
 from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.decode.kernel import DEVICE, MAKESPAN
 from dlplacer.solvers.heuristics.list_rules import Heuristic, construct, heft, list_schedule
@@ -47,7 +46,7 @@ def _instance(graph: OpGraph, topology: Topology) -> Instance:
 
 
 def _chain(instance: Instance, start: Schedule) -> Chain:
-    return Chain(tables_of(instance), start)
+    return Chain(instance, start)
 
 
 @pytest.mark.parametrize(("machine", "seed"), [("linked", 0), ("ring", 1), ("star", 2)])
