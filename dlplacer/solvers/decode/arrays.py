@@ -21,6 +21,9 @@ Floats = NDArray[np.float64]
 UNLIMITED = 2**60
 """Stands for the memory of a device without limit."""
 
+_MOST_WITH_DETOURS = 8
+"""Devices up to which routes besides the quickest are listed: each pair takes a search of its own for them."""
+
 IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES = 0, 1, 2, 4, 6, 8
 """Columns of `InstanceArrays.ops`: whether an op starts at 0 wherever it is, its block, and the first of two limits of
 lists: ops that it waits for without reading from them (the barrier's arcs), those that wait for it so, requests that it
@@ -53,7 +56,7 @@ class InstanceArrays(NamedTuple):
     allowed
         [unit, device] → 1 where all its ops may run.
     routes
-        [class of sizes, source, target] → number of the quickest route.
+        [class of sizes, source, target] → number of the quickest route, and how many routes there are from it on.
     segments_at
         [route] → its first route segment.
     segments
@@ -144,11 +147,12 @@ def _without_links(instance: Instance) -> tuple[Sequence[_Request], _RouteTables
             kind, _ = matrices.setdefault(id(delay), (len(matrices), delay))
             requests.setdefault((op, kind), []).append(target)
     devices = instance.device_count
-    table = np.arange(max(1, len(matrices)) * devices**2, dtype=np.int64).reshape(-1, devices, devices)
-    segments = np.zeros((table.size, FIRST_HOLD + 2))
-    segments[:, 0] = np.array([delay for _, delay in matrices.values()] or table, np.float64).reshape(-1)
+    count = max(1, len(matrices)) * devices**2
+    table = np.stack([np.arange(count), np.ones(count, np.int64)], axis=1).reshape(-1, devices, devices, 2)
+    segments = np.zeros((count, FIRST_HOLD + 2))
+    segments[:, 0] = np.array([delay for _, delay in matrices.values()] or segments[:, 0], np.float64).reshape(-1)
     sent = [(op, kind, 0, readers) for (op, kind), readers in requests.items()]
-    return sent, (table, np.arange(table.size + 1, dtype=np.int64), segments, np.zeros((0, 5)))
+    return sent, (table, np.arange(count + 1, dtype=np.int64), segments, np.zeros((0, 5)))
 
 
 def _over_links(instance: Instance) -> tuple[Sequence[_Request], _RouteTables]:
@@ -156,46 +160,60 @@ def _over_links(instance: Instance) -> tuple[Sequence[_Request], _RouteTables]:
     table = instance.traffic.routes
     if table not in _of_table:
         _of_table[table] = _timed(table, instance.device_count)
-    classes, routes = _of_table[table]
+    classes, routes, _ = _of_table[table]
     sent = [(one.source, classes[one.size], table.bytes_of(one.size), one.readers) for one in instance.traffic.requests]
     return sent, routes
 
 
-_of_table: WeakKeyDictionary[RouteTable, tuple[dict[int, int], _RouteTables]] = WeakKeyDictionary()
+Hops = list[tuple[tuple[str, str], ...]]
+
+_of_table: WeakKeyDictionary[RouteTable, tuple[dict[int, int], _RouteTables, list[Hops]]] = WeakKeyDictionary()
 
 
-def _timed(routes: RouteTable, device_count: int) -> tuple[dict[int, int], _RouteTables]:
-    """Size → class, and the routes.
+def hops_of(instance: Instance, segment: int) -> Hops:
+    """The links of the route that a segment belongs to, segment by segment; none where no route leads."""
+    assert instance.traffic is not None
+    number = np.searchsorted(tables_of(instance).segments_at, segment, side="right") - 1
+    return _of_table[instance.traffic.routes][2][number]
+
+
+def _timed(routes: RouteTable, device_count: int) -> tuple[dict[int, int], _RouteTables, list[Hops]]:
+    """Size → class, the routes, and their links.
 
     The ticks of a route are linear in the bytes, but for rounding: two sizes tell the line.
     """
     alike: dict[int, list[int]] = {}
     for size in routes.sizes:
         alike.setdefault(routes.first_like(size), []).append(size)
-    table = np.zeros((max(1, len(alike)), device_count, device_count), np.int64)
-    segments_at, segments, holds = [0], list[tuple[float, ...]](), list[tuple[float, ...]]()
+    table = np.zeros((max(1, len(alike)), device_count, device_count, 2), np.int64)
+    found, segments_at, segments, holds = list[Hops](), [0], list[tuple[float, ...]](), list[tuple[float, ...]]()
     for kind, group in enumerate(alike.values()):
         least, most = group[0], group[-1]
         ends = routes.bytes_of(least), routes.bytes_of(most)
         for source, target in permutations(range(device_count), 2):
-            table[kind, source, target] = len(segments_at) - 1
-            joined = routes.joined(least, source, target)
-            several = [routes.quickest(size, source, target) for size in (least, most) if joined]
-            for low, high in zip(*several, strict=True):
-                first = len(holds)
-                for (link, begin, ticks), (_, later, longer) in zip(low.holds, high.holds, strict=True):
-                    until = _line(ends, begin + ticks, later + longer, above=not routes.exact)
-                    holds.append((link, *_line(ends, begin, later), *until))
-                segments.append((*_line(ends, low.ticks, high.ticks, above=not routes.exact), first, len(holds)))
-            if not joined:
-                segments.append((FAR, 0.0, len(holds), len(holds)))
-            segments_at.append(len(segments))
-    return {size: kind for kind, group in enumerate(alike.values()) for size in group}, (
+            several: list[Hops] = [[]]
+            if routes.joined(least, source, target):
+                timed = routes.between(least, source, target)[: None if device_count <= _MOST_WITH_DETOURS else 1]
+                several = [[segment.hops for segment in route] for route in timed]
+            table[kind, source, target] = len(found), len(several)
+            for hops in several:
+                for low, high in zip(routes.along(hops, least), routes.along(hops, most), strict=True):
+                    first = len(holds)
+                    for (link, begin, ticks), (_, later, longer) in zip(low.holds, high.holds, strict=True):
+                        until = _line(ends, begin + ticks, later + longer, above=not routes.exact)
+                        holds.append((link, *_line(ends, begin, later), *until))
+                    segments.append((*_line(ends, low.ticks, high.ticks, above=not routes.exact), first, len(holds)))
+                if not hops:
+                    segments.append((FAR, 0.0, len(holds), len(holds)))
+                segments_at.append(len(segments))
+            found.extend(several)
+    tables = (
         table,
         np.array(segments_at, np.int64),
         np.array(segments, np.float64).reshape(-1, FIRST_HOLD + 2),
         np.array(holds, np.float64).reshape(-1, 5),
     )
+    return {size: kind for kind, group in enumerate(alike.values()) for size in group}, tables, found
 
 
 def _line(ends: tuple[int, int], low: int, high: int, above: bool = False) -> tuple[float, float]:

@@ -36,8 +36,8 @@ from dlplacer.solvers.decode.kernel import (
     SECOND,
     START,
     Solution,
-    arrival,
     begin_run,
+    best_route,
     book,
     first_gap,
     line,
@@ -53,7 +53,7 @@ def idle_ticks(arrays: InstanceArrays, request: int, source: int, target: int) -
     """Ticks from one device to another by the quickest route, all alone."""
     ticks = 0
     if source != target:
-        route = arrays.routes[arrays.requests[request, CLASS], source, target]
+        route = arrays.routes[arrays.requests[request, CLASS], source, target, 0]
         for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
             ticks += line(arrays.segments, segment, 0, arrays.sizes[request])
     return ticks
@@ -92,7 +92,8 @@ def expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, place
         elif solution.arrivals[request, here, ARRIVAL_RUN] == solution.counts[RUN]:
             latest = max(latest, solution.arrivals[request, here, ARRIVAL])
         else:
-            latest = max(latest, arrival(arrays, solution, request, there, here, ops[source, END]))
+            _, arrival = best_route(arrays, solution, request, there, here, ops[source, END])
+            latest = max(latest, arrival)
     return int(latest)
 
 

@@ -1,8 +1,8 @@
 """A schedule in the making: its tables, transfers into the first gaps of links, and the run of a sequence.
 
 A solution is a device for every op and a sequence of all ops but sources. It is run as `in_sequence` does: each op
-starts when its device is free and its inputs are there, which are sent when its turn comes, by the quickest route, into
-the first gap on its links. All times are ticks.
+starts when its device is free and its inputs are there, which are sent when its turn comes, into the first gap on the
+links of the route on which they arrive first. All times are ticks.
 
 Compiled code copies element by element: numba takes a second or more for each slice that is assigned to.
 """
@@ -24,6 +24,7 @@ from dlplacer.solvers.decode.arrays import (
     Floats,
     InstanceArrays,
     Ints,
+    hops_of,
     tables_of,
 )
 from dlplacer.solvers.instance.instance import Instance
@@ -116,9 +117,10 @@ def transfers(instance: Instance, solution: Solution) -> list[ScheduledTransfer]
     for row in solution.legs[: solution.counts[LEGS]].tolist():
         start = (*(start if row[PREVIOUS] >= 0 else ()), row[BEGIN])
         request = traffic.requests[row[REQUEST]]
-        pair = request.size, int(solution.ops[request.source, DEVICE]), row[TARGET]
-        if row[SEGMENT] + 1 == row[SEGMENT_LIMIT] and traffic.routes.joined(*pair):
-            found.append(ScheduledTransfer(row[REQUEST], row[TARGET], traffic.routes.quickest(*pair), start))
+        hops = hops_of(instance, row[SEGMENT])
+        if hops and row[SEGMENT] + 1 == row[SEGMENT_LIMIT]:
+            route = traffic.routes.along(hops, request.size)
+            found.append(ScheduledTransfer(row[REQUEST], row[TARGET], route, start))
     return found
 
 
@@ -252,19 +254,28 @@ def _segment_start(arrays: InstanceArrays, solution: Solution, segment: int, siz
     return ready
 
 
-def arrival(arrays: InstanceArrays, solution: Solution, request: int, source: int, target: int, ready: int) -> int:
-    """When a request that is ready on one device arrives on another, if it is sent now and alone."""
-    route, size = arrays.routes[arrays.requests[request, CLASS], source, target], arrays.sizes[request]
-    for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
-        ready = _segment_start(arrays, solution, segment, size, ready) + line(arrays.segments, segment, 0, size)
-    return ready
+def best_route(
+    arrays: InstanceArrays, solution: Solution, request: int, source: int, target: int, ready: int
+) -> tuple[int, int]:
+    """The route on which a request that is ready on one device arrives on another first, and when."""
+    size, kind = arrays.sizes[request], arrays.requests[request, CLASS]
+    first, count = arrays.routes[kind, source, target, 0], arrays.routes[kind, source, target, 1]
+    best, arrival = first, NEVER
+    for route in range(first, first + count):
+        time = ready
+        for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
+            time = _segment_start(arrays, solution, segment, size, time)
+            time += line(arrays.segments, segment, 0, size)
+        if time < arrival:
+            best, arrival = route, time
+    return best, arrival
 
 
 def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int, ready: int, at: int) -> int:
-    """Send a request by the quickest route; when it arrives."""
+    """Send a request by the route on which it arrives first; when it arrives."""
     counts, legs, size = solution.counts, solution.legs, arrays.sizes[request]
-    source, kind = solution.ops[arrays.requests[request, SOURCE], DEVICE], arrays.requests[request, CLASS]
-    time, previous, route = ready, -1, arrays.routes[kind, source, target]
+    source, time, previous = solution.ops[arrays.requests[request, SOURCE], DEVICE], ready, -1
+    route, _ = best_route(arrays, solution, request, source, target, ready)
     for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
         leg, begin = counts[LEGS], _segment_start(arrays, solution, segment, size, time)
         if leg == legs.shape[0]:
