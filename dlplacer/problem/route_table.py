@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import islice, pairwise
+from typing import Any
 
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import exact
@@ -128,6 +129,7 @@ class RouteTable:
         self._quickest: dict[tuple[int, int, int], TimedRoute] = {}
         self._routes_by_pair: dict[tuple[int, int, int], tuple[TimedRoute, ...]] = {}
         self._paths: dict[tuple[str, str], list[Route]] = {}
+        self._swappable: dict[tuple[int, int], bool] = {}
         self._timed: dict[tuple[tuple[Hop, ...], int], RouteSegment] = {}
         self.resource_count = len(set(self._directions.values()))
         self.chooses = contended or self.needs_relays
@@ -176,14 +178,10 @@ class RouteTable:
         return next(other for other, table in enumerate(self._problem.routes) if table is self._problem.routes[size])
 
     def swappable(self, a: int, b: int) -> bool:
-        """True if exchanging two devices maps the machine's links onto each other, all other nodes kept."""
-        one, other = self._pair(a, b)
-        new = {one: other, other: one}
-        links = {
-            (hop, link.bytes_per_s, link.count, link.latency_s, link.duplex)
-            for hop, link in self._problem.topology.link_between.items()
-        }
-        return links == {((new.get(here, here), new.get(there, there)), *rest) for (here, there), *rest in links}
+        """True if exchanging two devices maps the machine's links onto each other, all other devices kept."""
+        if (a, b) not in self._swappable:
+            self._swappable[a, b] = _swaps(self._problem.topology, *self._pair(a, b))
+        return self._swappable[a, b]
 
     def joined(self, size: int, source: int, target: int) -> bool:
         """True if there is any route between two devices."""
@@ -320,6 +318,22 @@ def _simple_paths(topology: Topology, pair: tuple[str, str], sizes_bytes: Sequen
         for path in islice(nx.shortest_simple_paths(graph, *pair, weight="delay_s"), _MOST_ROUTES + 1):
             found[tuple(path)] = None
     return list(found)
+
+
+def _swaps(topology: Topology, a: str, b: str) -> bool:
+    import networkx as nx
+
+    there, back = topology.to_networkx(), topology.to_networkx()
+    fixed = {name: name for name in topology.device_index}
+    nx.set_node_attributes(there, fixed, "name")
+    nx.set_node_attributes(back, {**fixed, a: b, b: a}, "name")
+
+    def same_link(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        links = one["link"], other["link"]
+        keys = [(link.bytes_per_s, link.count, link.latency_s, link.duplex) for link in links]
+        return keys[0] == keys[1]
+
+    return bool(nx.is_isomorphic(there, back, lambda one, other: one.get("name") == other.get("name"), same_link))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,12 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
 
     Where there is traffic, an op's data are sent when its turn comes, into the first gap that the links have.
     """
+    if instance.traffic is None:
+        return _by_delays(instance, device, ops)
     fast = is_fast(instance.op_count * instance.device_count)
     solution, makespan = sent_in_turn(instance, device, ops, fast)
     start, sent = solution.ops[:, START].tolist(), transfers(instance, solution)
-    if instance.traffic is None or not sent:
+    if not sent:
         return Schedule(tuple(device), tuple(start), makespan)
     # Kernels take the ticks of a route from a line, so a transfer may take a tick too long there.
     return with_transfers(instance, instance.traffic, device, start, sent)
@@ -45,6 +47,17 @@ def sent_in_turn(instance: Instance, device: Sequence[int], ops: Sequence[int], 
         return run(run_all, fast, tables_of(instance), solution, NEVER)
 
     return filled(instance, np.array(device, np.int64), working, build)
+
+
+def _by_delays(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:
+    """The kernel's schedule where nothing waits for links, in a tenth of the time that the tables of it take."""
+    start, end, free = [0] * instance.op_count, [0] * instance.op_count, [0] * instance.device_count
+    for op in ops:
+        here = device[op]
+        arrivals = (end[source] + delay[device[source]][here] for source, delay in instance.predecessors[op])
+        start[op] = max(free[here], *arrivals, 0)
+        end[op] = free[here] = start[op] + instance.duration[op][here]
+    return Schedule(tuple(device), tuple(start), max(end))
 
 
 _OP_S = 1e-5

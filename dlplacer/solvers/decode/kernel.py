@@ -264,6 +264,12 @@ def best_route(
     for route in range(first, first + count):
         time = ready
         for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
+            time += line(arrays.segments, segment, 0, size)
+        if time >= arrival:
+            # Routes come by rising delay: the others arrive no earlier even where nothing is in their way.
+            break
+        time = ready
+        for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
             time = _segment_start(arrays, solution, segment, size, time)
             time += line(arrays.segments, segment, 0, size)
         if time < arrival:
@@ -275,7 +281,9 @@ def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int,
     """Send a request by the route on which it arrives first; when it arrives."""
     counts, legs, size = solution.counts, solution.legs, arrays.sizes[request]
     source, time, previous = solution.ops[arrays.requests[request, SOURCE], DEVICE], ready, -1
-    route, _ = best_route(arrays, solution, request, source, target, ready)
+    route = arrays.routes[arrays.requests[request, CLASS], source, target, 0]
+    if arrays.routes[arrays.requests[request, CLASS], source, target, 1] > 1:
+        route, _ = best_route(arrays, solution, request, source, target, ready)
     for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
         leg, begin = counts[LEGS], _segment_start(arrays, solution, segment, size, time)
         if leg == legs.shape[0]:

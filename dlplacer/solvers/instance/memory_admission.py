@@ -29,7 +29,15 @@ def overflow(problem: Problem, instance: Instance, schedule: Schedule) -> list[i
     """[device] → bytes by which the peak of what is alive exceeds its memory, once the schedule is in seconds."""
     if instance.traffic is None or not may_bind(problem):
         return [0] * instance.device_count
-    count = problem.op_count
+    # All that is ever on a device at once: if that fits, what is alive does, and to see that takes a tenth of the time.
+    count, most = problem.op_count, [0] * instance.device_count
+    for op, here in enumerate(schedule.device[:count]):
+        most[here] += problem.resident_bytes[op] + problem.output_bytes[op] + problem.workspace_bytes[op]
+    for send in schedule.transfers:
+        for segment in send.route:
+            most[segment.target] += problem.sizes_bytes[instance.traffic.requests[send.request].size]
+    if all(room is None or size <= room for size, room in zip(most, problem.capacity_bytes, strict=True)):
+        return [0] * instance.device_count
     ops, transfers = realise(problem, schedule.device[:count], schedule.start[:count], schedule.transfers)
     used = [entry.peak_bytes for entry in memory_use(problem, ops, transfers).values()]
     rooms = zip(used, problem.capacity_bytes, strict=True)

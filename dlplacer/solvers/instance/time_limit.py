@@ -177,7 +177,11 @@ def side_by_side(tasks: Sequence[Callable[[int], object]], workers: int) -> None
     tasks
         Each is told how many workers it has. They end in time by themselves, and hear of the limits around.
     """
-    at_once = max(1, min(workers, len(tasks)))
+    at_once = min(workers, len(tasks))
+    if at_once <= 1:
+        for task in tasks:
+            task(workers)
+        return
     with ThreadPoolExecutor(at_once) as pool:
         # `ask_time` reads a context variable, which threads do not inherit.
         running = [pool.submit(copy_context().run, task, workers // at_once) for task in tasks]

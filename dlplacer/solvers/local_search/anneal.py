@@ -322,7 +322,7 @@ class Chain:
 
     def schedule(self) -> Schedule:
         """The best solution as a schedule in exact ticks: kernels take the ticks of a route from a line."""
-        return in_sequence(self._instance, self._device.tolist(), self._sequence.tolist())
+        return in_sequence(self._instance, self._device.tolist(), [*self._instance.sources, *self._sequence.tolist()])
 
     def _run(self) -> int:
         """Run the best solution as the present one; its makespan."""
