@@ -29,10 +29,9 @@ from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds import critical_path, whole_area
 from dlplacer.solvers.feasibility import require_feasible, require_size, shortage
-from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.schedule import Budget, Progress
-from dlplacer.solvers.instance.time_limit import counting_work, counts_work, now
+from dlplacer.solvers.instance.time_limit import counting_work, counts_work, in_thread, now
 from dlplacer.solvers.methods import DEFAULT_METHOD, left_out, require_method
 
 _MOST_WORKERS = 10_000

@@ -1,44 +1,11 @@
 """Memory over time: the live bytes of every device under ``memory: live``."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer, tolerance_s
 from dlplacer.problem.problem import Problem
-
-
-class TensorLifetime(NamedTuple):
-    """A tensor that travels.
-
-    Attributes
-    ----------
-    size
-        Position of its bytes in `Problem.sizes_bytes`.
-    readers
-        All ops that read it, wherever they are.
-    stops
-        The device where each route segment ends, and when the route segment starts and ends.
-    tensor
-        Its name on the edges of the graph.
-    """
-
-    source: int
-    size: int
-    readers: tuple[int, ...]
-    stops: tuple[tuple[int, float, float], ...]
-    tensor: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stash:
-    """An output that one op keeps for another across the barrier: there it is alive, if both share a device."""
-
-    source: int
-    reader: int
-    size: int
 
 
 def peaks(
@@ -46,7 +13,7 @@ def peaks(
     device: Sequence[int],
     start: Sequence[float],
     end: Sequence[float],
-    lifetimes: Iterable[TensorLifetime],
+    transfers: Sequence[Transfer] = (),
     slack: float = 0,
 ) -> list[int]:
     """[device] → the most bytes that are alive there at any time.
@@ -63,7 +30,7 @@ def peaks(
         A tensor that ends no later than this after another starts makes room for it.
     """
     change: list[dict[float, int]] = [defaultdict(int) for _ in range(problem.device_count)]
-    for here, begin, until, size in _lives(problem, device, start, end, list(lifetimes)):
+    for here, begin, until, size in _lives(problem, device, start, end, transfers):
         if size and until > begin:
             change[here][begin] += size
             change[here][until - min(slack, (until - begin) / 2) if slack else until] -= size
@@ -83,31 +50,32 @@ def _lives(
     device: Sequence[int],
     start: Sequence[float],
     end: Sequence[float],
-    lifetimes: list[TensorLifetime],
+    transfers: Sequence[Transfer],
 ) -> Iterator[tuple[int, float, float, int]]:
-    graph = problem.graph
+    """(device, begin, end, bytes) of all that is alive for a while."""
+    graph, position = problem.graph, problem.topology.device_index
     used_until: dict[tuple[int, int], float] = {}
     output_of: dict[str, int] = {}
+    readers: dict[str, list[int]] = defaultdict(list)
     for edge, arc in zip(graph.edges, problem.arcs, strict=True):
         output_of[edge.tensor] = edge.output
+        readers[edge.tensor].append(arc.target)
         if device[arc.source] == device[arc.target]:
             key = arc.source, edge.output
-            if end[arc.target] > used_until.get(key, 0):
-                used_until[key] = end[arc.target]
-    for lifetime in lifetimes:
-        key = lifetime.source, output_of[lifetime.tensor]
-        used_until[key] = max(used_until.get(key, 0), lifetime.stops[0][2])
+            used_until[key] = max(used_until.get(key, 0), end[arc.target])
+    for one in transfers:
+        key = graph.index[one.source], output_of[one.tensor]
+        used_until[key] = max(used_until.get(key, 0), one.segments[0].end_s)
+        for part, onward in pairwise(one.segments):
+            yield position[part.route[-1][1]], part.start_s, onward.end_s, one.bytes
+        last = one.segments[-1]
+        here = position[last.route[-1][1]]
+        yield here, last.start_s, max(end[op] for op in readers[one.tensor] if device[op] == here), one.bytes
     for op in range(problem.op_count):
         yield device[op], start[op], end[op], problem.workspace_bytes[op]
-        for part in graph.output_parts.get(graph.ops[op].id, ()):
-            until = max((used_until.get((op, output), 0) for output in part.outputs), default=0)
-            yield device[op], start[op], max(end[op], until), part.bytes
-    for lifetime in lifetimes:
-        size = problem.sizes_bytes[lifetime.size]
-        for (relay, begin, _), (_, _, gone) in pairwise(lifetime.stops):
-            yield relay, begin, gone, size
-        target, begin, _ = lifetime.stops[-1]
-        yield target, begin, max(end[op] for op in lifetime.readers if device[op] == target), size
+        for tensor in graph.output_parts.get(graph.ops[op].id, ()):
+            until = max((used_until.get((op, output), 0) for output in tensor.outputs), default=0)
+            yield device[op], start[op], max(end[op], until), tensor.bytes
 
 
 def may_bind(problem: Problem) -> bool:
@@ -116,30 +84,6 @@ def may_bind(problem: Problem) -> bool:
     return problem.options.memory == "live" and any(
         capacity is not None and capacity < most for capacity in problem.capacity_bytes
     )
-
-
-def stashes(problem: Problem) -> list[Stash]:
-    """The tensors that are alive when the barrier passes, if they stay on one device; empty under ``memory: sum``.
-
-    An output lives until the last reader on its device ends. At the barrier all forward ops have ended and the backward
-    ops that take time have not: so what one of these reads on the device of its producer is there.
-    """
-    behind = problem.behind_barrier
-    if problem.options.memory != "live" or not 0 < len(behind) < problem.op_count:
-        return []
-    readers: dict[tuple[int, int], list[int]] = {}
-    for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
-        takes_time = arc.target in behind and all(ticks != 0 for ticks in problem.duration[arc.target])
-        if arc.source not in behind and takes_time:
-            readers.setdefault((arc.source, edge.output), []).append(arc.target)
-    found = []
-    for op in range(problem.op_count):
-        for part in problem.graph.output_parts.get(problem.graph.ops[op].id, ()):
-            here = [reader for output in part.outputs for reader in readers.get((op, output), ())]
-            if here and part.bytes:
-                nearest = min(here, key=lambda reader: (problem.group_of[reader] != problem.group_of[op], reader))
-                found.append(Stash(op, nearest, part.bytes))
-    return found
 
 
 def input_bytes(problem: Problem, op: int) -> dict[int, tuple[int, int]]:
@@ -170,22 +114,8 @@ def memory_use(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence
         for op, here in enumerate(device):
             used[here] += problem.footprint_bytes[op]
     else:
-        readers: dict[str, list[int]] = {}
-        for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
-            readers.setdefault(edge.tensor, []).append(arc.target)
-        size = {size_bytes: number for number, size_bytes in enumerate(problem.sizes_bytes)}
-        lifetimes = [
-            TensorLifetime(
-                problem.graph.index[transfer.source],
-                size[transfer.bytes],
-                tuple(readers[transfer.tensor]),
-                tuple((position[part.route[-1][1]], part.start_s, part.end_s) for part in transfer.segments),
-                transfer.tensor,
-            )
-            for transfer in transfers
-        ]
         slack_s = tolerance_s(problem.topology, ops, transfers)
-        used = peaks(problem, device, start_s, end_s, lifetimes, slack_s)
+        used = peaks(problem, device, start_s, end_s, transfers, slack_s)
     return {
         entry.id: DeviceMemory(entry.memory_bytes, used[number])
         for number, entry in enumerate(problem.topology.devices)

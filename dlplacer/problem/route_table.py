@@ -139,20 +139,13 @@ class RouteTable:
         """True if some routes of least delay take memory, which may be short, on devices between their ends."""
         return may_bind(self._problem) and any_relays(self._problem.topology, self._problem.routes)
 
-    def long_enough(self, size: int, source: int, target: int) -> int:
-        """Ticks in which a tensor is there by one of the routes that need least memory, whichever of them has it.
+    def longest(self, size: int) -> int:
+        """Ticks in which a tensor is anywhere by any route.
 
-        Proof: with ``routing: shortest`` all routes take equally long, but for the rounding of segments. A route of
-        routers alone needs no memory on its way, so where there is one no other is needed. Elsewhere: a route visits no
-        node twice, and under both delay rules it takes no more than its links one after another (eq. 11).
+        Proof: a route visits no node twice, and under both delay rules it takes no more than its links one after
+        another (eq. 11).
         """
         topology, size_bytes = self._problem.topology, self._problem.sizes_bytes[size]
-        if self._problem.options.routing == "shortest":
-            return _ticks(self.quickest(size, source, target)) + len(topology.devices)
-        here, there = self._pair(source, target)
-        direct = [route for route in (self._route_segments or {}).get(here, ()) if route[-1] == there]
-        if direct:
-            return min(_ticks(self._segments(route, size)) for route in direct)
         slowest = sorted((link_delay_s(link, size_bytes, exact) for link in topology.links), reverse=True)
         longest_s = sum(slowest[: len(topology.nodes) - 1], Fraction(0))
         return min(self._problem.most, math.ceil(longest_s / self._problem.tick_s))
@@ -335,15 +328,12 @@ def _swaps(topology: Topology, a: str, b: str) -> bool:
     nx.set_node_attributes(there, fixed, "name")
     nx.set_node_attributes(back, {**fixed, a: b, b: a}, "name")
 
-    def same_node(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        return bool(one.get("name") == other.get("name"))
-
     def same_link(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         links = one["link"], other["link"]
         keys = [(link.bytes_per_s, link.count, link.latency_s, link.duplex) for link in links]
         return keys[0] == keys[1]
 
-    return bool(nx.is_isomorphic(there, back, same_node, same_link))
+    return bool(nx.is_isomorphic(there, back, lambda one, other: one.get("name") == other.get("name"), same_link))
 
 
 @dataclass(frozen=True, slots=True)

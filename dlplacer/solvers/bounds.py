@@ -108,26 +108,10 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class PriceParams:
-    """The search for prices by multiplicative weights (Arora, Hazan and Kale 2012).
-
-    Attributes
-    ----------
-    units
-        Whole units of the dearest price: prices are integers, so that bounds are exact, and round to 0.1 %.
-    rounds
-        Steps; the excess falls as one over the root of their number. Any prices give a valid bound.
-    step
-        Factor on the load in the exponent, divided by the root of the step's number. A guess, never tuned.
-    """
-
-    units: int = 2**10
-    rounds: int = 100
-    step: float = 4.0
-
-
-PRICES = PriceParams()
+_UNITS, _ROUNDS, _STEP = 2**10, 100, 4.0
+"""For prices by multiplicative weights (Arora, Hazan and Kale 2012): whole units of the dearest price, which rounds to
+0.1 %; steps, as the excess falls as one over the root of their number; factor on the load in the exponent, divided by
+the root of the step's number. Any prices give a valid bound."""
 
 
 @dataclass(frozen=True)
@@ -158,19 +142,15 @@ def best_prices(instance: Instance) -> Prices:
     All prices give a valid bound; the best ones solve the dual of the linear program that spreads each op in fractions
     over its devices.
     """
-    if "prices" not in instance.known:
-        instance.known["prices"] = _best_prices(instance)
-    found: Prices = instance.known["prices"]
-    return found
-
-
-def _best_prices(instance: Instance) -> Prices:
+    if "prices" in instance.known:
+        return instance.known["prices"]  # type: ignore[no-any-return]
     identical = instance.uniform and all(len(devices) == instance.device_count for devices in instance.allowed)
     device = np.ones(instance.device_count, dtype=np.int64) if identical else _search_prices(instance)
     cost = [
         min(int(device[d]) * instance.duration[op][d] for d in devices) for op, devices in enumerate(instance.allowed)
     ]
-    return Prices(device, np.array(cost, dtype=np.int64))
+    found = instance.known["prices"] = Prices(device, np.array(cost, dtype=np.int64))
+    return found
 
 
 def _search_prices(instance: Instance) -> Ints:
@@ -181,7 +161,7 @@ def _search_prices(instance: Instance) -> Ints:
     price = np.full(instance.device_count, 1.0 / instance.device_count)
     best, best_value = _whole(price), -1.0
     scale = max(1.0, float(sum(instance.longest)))
-    for number in range(PRICES.rounds):
+    for number in range(_ROUNDS):
         whole = _whole(price)
         spent = duration * np.maximum(whole, _NO_PRICE)
         value = float(spent.min(axis=1).sum()) / float(whole.sum())
@@ -191,13 +171,13 @@ def _search_prices(instance: Instance) -> Ints:
         load = np.bincount(
             cheapest, weights=duration[np.arange(len(duration)), cheapest], minlength=instance.device_count
         )
-        price = price * np.exp(PRICES.step * load / scale / np.sqrt(number + 1.0))
+        price = price * np.exp(_STEP * load / scale / np.sqrt(number + 1.0))
         price /= price.sum()
     return best
 
 
 def _whole(price: Floats) -> Ints:
-    whole: Ints = np.rint(price / price.max() * PRICES.units).astype(np.int64)
+    whole: Ints = np.rint(price / price.max() * _UNITS).astype(np.int64)
     return whole
 
 
@@ -338,29 +318,13 @@ def _reachable(sizes: tuple[int, ...], room: int) -> int:
     return (sums.bit_length() - 1) * unit
 
 
-@dataclass(frozen=True)
-class BoundParams:
-    """The number of pivots that `interval_areas` gets.
+_MULTIPLICATIONS_PER_S, _MOST_PIVOTS = 2e9, 3000
+"""Products and sums of the matrix product that a slow core manages, and the most pivots: three matrices of their square
+in 8 bytes each take 216 MB."""
 
-    Attributes
-    ----------
-    multiplications_per_s
-        Products and sums of the matrix product that a slow core manages, from which the time is foretold.
-    most_pivots
-        Three matrices of pivots × pivots in 8 bytes each then take 216 MB.
-    most_pairs
-        Ops × working ops up to which there are intervals: who comes before whom takes a bit for each, twice.
-    most_thresholds
-        Tails that `_window_area` tries; each costs a pass over all ops.
-    """
-
-    multiplications_per_s: float = 2e9
-    most_pivots: int = 3000
-    most_pairs: int = 2**31
-    most_thresholds: int = 500
-
-
-PARAMS = BoundParams()
+_MOST_PAIRS, _MOST_THRESHOLDS = 2**31, 500
+"""Ops × working ops up to which there are intervals: who comes before whom takes a bit for each, twice. Tails that
+`_window_area` tries; each costs a pass over all ops."""
 
 
 @dataclass(frozen=True)
@@ -385,10 +349,7 @@ def critical_path(instance: Instance) -> int:
 
     Proof: the ops of a path run one after another (eq. 10), in no less than their shortest durations.
     """
-    if "critical path" not in instance.known:
-        starts = zip(heads(instance), instance.shortest, strict=True)
-        instance.known["critical path"] = max(start + ticks for start, ticks in starts)
-    return int(instance.known["critical path"])
+    return max(start + ticks for start, ticks in zip(heads(instance), instance.shortest, strict=True))
 
 
 def whole_area(instance: Instance) -> int:
@@ -416,9 +377,9 @@ def lower_bounds(
     prices = best_prices(instance)
     head, tail = heads(instance, head), tails(instance, tail)
     working = sum(ticks > 0 for ticks in instance.longest)
-    affordable = int((3 * max(0.0, seconds) * PARAMS.multiplications_per_s / max(1, working)) ** 0.5)
-    if working and affordable > 1 and instance.op_count * working <= PARAMS.most_pairs:
-        intervals = interval_areas(instance, prices, min(affordable, PARAMS.most_pivots))
+    affordable = int((3 * max(0.0, seconds) * _MULTIPLICATIONS_PER_S / max(1, working)) ** 0.5)
+    if working and affordable > 1 and instance.op_count * working <= _MOST_PAIRS:
+        intervals = interval_areas(instance, prices, min(affordable, _MOST_PIVOTS))
         head = heads(instance, raised_heads(instance, intervals, head))
         tail = tails(instance, raised_heads(instance.reversed, backwards(intervals), tail))
     makespan = max(bound(instance, prices, head, tail) for bound in BOUNDS.values())
@@ -439,7 +400,7 @@ def _window_area(instance: Instance, prices: Prices, head: list[int], tail: list
     starts, ends, cost = starts[late], ends[late], prices.cost[late]
     best = 0
     thresholds = np.unique(ends)
-    for threshold in thresholds[:: max(1, len(thresholds) // PARAMS.most_thresholds)]:
+    for threshold in thresholds[:: max(1, len(thresholds) // _MOST_THRESHOLDS)]:
         ticks = prices.ticks(np.cumsum(np.where(ends >= threshold, cost, 0)))
         best = max(best, int((np.where(ends >= threshold, starts, -threshold) + ticks).max()) + int(threshold))
     return best

@@ -1,8 +1,7 @@
 """Why no plan can exist: each reason named with its numbers and a way out, found with or without a search."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
+from collections.abc import Iterable, Sequence
 from math import inf
 
 from dlplacer.core.errors import InfeasibleError, InputError
@@ -22,21 +21,11 @@ def devices_text(problem: Problem, devices: Iterable[int]) -> str:
     return ", ".join(repr(problem.topology.devices[device].id) for device in devices)
 
 
-def capacities_text(problem: Problem) -> str:
-    """Sizes with device types, equal ones together: ``2 × 8 GiB (type 'gpu'), unlimited (type 'cpu')``."""
-    sizes = ["unlimited" if size is None else format_bytes(size) for size in problem.capacity_bytes]
-    counts = Counter(zip(sizes, (device.type for device in problem.topology.devices), strict=True))
-    return ", ".join(
-        f"{f'{count} × ' if count > 1 else ''}{text} (type {name!r})" for (text, name), count in counts.items()
-    )
-
-
-def _name_of_group(problem: Problem, ops: Sequence[int]) -> str:
+def _group_text(problem: Problem, ops: Sequence[int]) -> str:
     """The ops' name for their group; one that the constraints make is called by two of its ops."""
-    names = dict.fromkeys(problem.graph.ops[op].colocate for op in ops)
-    if len(names) == 1 and None not in names:
-        return repr(next(iter(names)))
-    return "({})".format(", ".join([op_text(problem, op) for op in ops[:2]] + ["…"] * (len(ops) > 2)))
+    names = {problem.graph.ops[op].colocate for op in ops}
+    one, other = op_text(problem, ops[0]), op_text(problem, ops[1])
+    return repr(*names) if len(names) == 1 and None not in names else f"({one}, {other}, …)"
 
 
 def bytes_text(size: int, other: int) -> str:
@@ -45,16 +34,16 @@ def bytes_text(size: int, other: int) -> str:
     return f"{size} bytes" if text == format_bytes(other) else text
 
 
-def demands(problem: Problem) -> Iterator[tuple[str, int, int]]:
-    """(devices, bytes of what may only run there, bytes that they have): all devices, then each type of them."""
-    type_of = [device.type for device in problem.topology.devices]
-    for chosen in (None, *dict.fromkeys(type_of)):
-        here = {device for device, name in enumerate(type_of) if chosen in (None, name)}
-        sizes = [size for device in here if (size := problem.capacity_bytes[device]) is not None]
-        if len(sizes) == len(here):
-            only = (op for op, allowed in enumerate(problem.allowed) if here.issuperset(allowed))
-            name = "any device" if chosen is None else f"devices of type {chosen!r} only"
-            yield name, sum(problem.footprint_bytes[op] for op in only), sum(sizes)
+def sizes_text(problem: Problem) -> str:
+    """The bytes that are needed and those that there are: ``the largest op 'a' needs …; devices have …``."""
+    kept = list(problem.footprint_bytes)
+    if problem.options.memory == "live":
+        kept = [working_set(problem, op, min(problem.allowed[op], default=0)) for op in range(problem.op_count)]
+    largest = max(range(problem.op_count), key=kept.__getitem__)
+    sizes = ["unlimited" if size is None else format_bytes(size) for size in problem.capacity_bytes]
+    counts = Counter(zip(sizes, (device.type for device in problem.topology.devices), strict=True))
+    rooms = ", ".join(f"{count} × {size} (type {name!r})" for (size, name), count in counts.items())
+    return f"the largest op {op_text(problem, largest)} needs {format_bytes(kept[largest])}, devices have {rooms}"
 
 
 def working_set(problem: Problem, op: int, device: int) -> int:
@@ -66,17 +55,6 @@ def working_set(problem: Problem, op: int, device: int) -> int:
         return size
     inputs = sum(min(original, copies) for original, copies in input_bytes(problem, op).values())
     return size + inputs + problem.output_bytes[op] + problem.workspace_bytes[op]
-
-
-def largest_working_set(problem: Problem) -> tuple[int, int, int]:
-    """The op that needs most, the largest device that it may use, and the bytes."""
-
-    def roomiest(op: int) -> int:
-        return max(problem.allowed[op], key=lambda device: problem.capacity_bytes[device] or inf)
-
-    sizes = {op: working_set(problem, op, roomiest(op)) for op in range(problem.op_count) if problem.allowed[op]}
-    op = max(sizes, key=lambda op: sizes[op])
-    return op, roomiest(op), sizes[op]
 
 
 MOST_OPS = 300_000
@@ -122,11 +100,18 @@ def require_feasible(problem: Problem) -> None:
     for ops in instance.members:
         _require_common_device(problem, instance, ops)
         _require_room(problem, instance, ops, live)
-    for name, size, room in demands(problem):
+    types = [device.type for device in problem.topology.devices]
+    for chosen in (None, *dict.fromkeys(types)):
+        here = {device for device, name in enumerate(types) if chosen in (None, name)}
+        only = (op for op, allowed in enumerate(problem.allowed) if here.issuperset(allowed))
+        size = sum(problem.footprint_bytes[op] for op in only)
+        sizes = [problem.capacity_bytes[device] for device in here]
+        room = sum(inf if size is None else size for size in sizes)
         if size > room:
+            name = "any device" if chosen is None else f"devices of type {chosen!r} only"
             raise InfeasibleError(
-                f"the ops that may run on {name} need {bytes_text(size, room)} in all; the memory there is "
-                f"{bytes_text(room, size)} in all; use a larger topology, a smaller batch, or allow more devices"
+                f"the ops that may run on {name} need {bytes_text(size, int(room))} in all; the memory there is "
+                f"{bytes_text(int(room), size)} in all; use a larger topology, a smaller batch, or allow more devices"
             )
     # Where routes join all devices, every part of the graph may be anywhere.
     for part in instance.parts if len(set(instance.component)) > 1 else ():
@@ -141,7 +126,7 @@ def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[i
         f"{op_text(problem, op)} may run on {devices_text(problem, problem.allowed[op])}" for op in pinned[:3]
     )
     raise InfeasibleError(
-        f"colocation group {_name_of_group(problem, ops)} has no device that all its ops may use: {uses}; change "
+        f"colocation group {_group_text(problem, ops)} has no device that all its ops may use: {uses}; change "
         "their 'devices' or take the group apart"
     )
 
@@ -162,7 +147,7 @@ def _require_room(problem: Problem, instance: Instance, ops: Sequence[int], live
         when = " while it runs: weights, gradient and state, inputs, output and workspace"
     owner, way_out = f"op {op_text(problem, ops[0])}", "a smaller batch, or split the op"
     if len(ops) > 1:
-        owner, way_out = f"colocation group {_name_of_group(problem, ops)} of {len(ops)} ops", "or take the group apart"
+        owner, way_out = f"colocation group {_group_text(problem, ops)} of {len(ops)} ops", "or take the group apart"
     capacity_bytes = int(rooms[roomiest])
     pinned = "" if len(rooms) == problem.device_count else " that it may use"
     raise InfeasibleError(
@@ -176,15 +161,7 @@ def _require_routes(problem: Problem, instance: Instance, part: Sequence[int]) -
     """Eq. 8 along chains of edges: a weakly connected part of the graph needs one connected part of the machine."""
     heads = [instance.members[block][0] for block in part]
     reach = {op: {instance.component[device] for device in instance.allowed[op]} for op in heads}
-    if common := set.intersection(*reach.values()):
-        sizes = [inf if room is None else room for room in problem.capacity_bytes]
-        joined = (compress(sizes, (number == here for number in instance.component)) for here in common)
-        size, room = sum(instance.footprint[block] for block in part), max(map(sum, joined))
-        if size > room:
-            raise InfeasibleError(
-                f"ops that must talk need {bytes_text(size, int(room))} in all; devices that routes join have "
-                f"{bytes_text(int(room), size)} at most; add a link, or use a larger topology"
-            )
+    if set.intersection(*reach.values()):
         return
     narrow = sorted(heads, key=lambda op: len(reach[op]))
     first, second = narrow[0], next((op for op in narrow if not reach[op] & reach[narrow[0]]), narrow[1])
@@ -223,58 +200,32 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
         return explain_overflow(problem)
     blamed = [family for family in FAMILIES if find_placement(problem, _SECONDS, without=(family,))[1] is not None]
     ops = f"{problem.op_count} ops with {format_bytes(sum(problem.footprint_bytes))} in all"
-    largest = max(range(problem.op_count), key=lambda op: problem.footprint_bytes[op])
-    sizes = f"the largest op {op_text(problem, largest)} needs {format_bytes(problem.footprint_bytes[largest])}"
-    devices = f"devices have {capacities_text(problem)}"
-    groups = ", ".join(_name_of_group(problem, group) for group in problem.groups[:5])
+    groups = ", ".join(_group_text(problem, group) for group in problem.groups[:5])
     reasons = {
-        "memory": f"no placement of {ops} fits: {sizes}, the {devices}; use a larger topology or split the largest ops",
+        "memory": f"no placement of {ops} fits: {sizes_text(problem)}; use a larger topology or split the largest ops",
         "pins": "every placement breaks the 'devices' that some op may use; allow more devices",
         "colocation": f"every placement tears a colocation group apart: {groups}; make the groups smaller",
         "routes": "every placement separates two ops that must talk by devices that no route joins; add a link",
     }
     if not blamed:
         return InfeasibleError(
-            f"no plan can exist for {ops}: memory, pins, groups and missing links exclude each other ({sizes}, the "
-            f"{devices}); relax two of them"
+            f"no plan can exist for {ops}: memory, pins, groups and missing links exclude each other "
+            f"({sizes_text(problem)}); relax two of them"
         )
     return InfeasibleError("; or: ".join(reasons[family] for family in blamed))
 
 
 def explain_overflow(problem: Problem) -> InfeasibleError:
     """The error for a problem that has placements, but no schedule that keeps the memory at all times."""
-    op, device, size = largest_working_set(problem)
-    capacity_bytes = problem.capacity_bytes[device] or 0
     return InfeasibleError(
         f"no schedule keeps the memory at all times: weights, gradients and state take "
-        f"{format_bytes(sum(problem.resident_bytes))} in all, op {op_text(problem, op)} needs at least "
-        f"{bytes_text(size, capacity_bytes)} while it runs, and devices have "
-        f"{capacities_text(problem)}; use a larger topology or a smaller batch"
+        f"{format_bytes(sum(problem.resident_bytes))} in all, {sizes_text(problem)}; use a larger topology or a "
+        "smaller batch"
     )
 
 
 def shortage(problem: Problem) -> str | None:
-    """The resource nearest to being short where no plan was found: bytes needed, bytes there, and the devices.
-
-    None where memory cannot bind, as everything fits on any device.
-    """
-    live = problem.options.memory == "live"
-    passing = sum(problem.output_bytes) + sum(problem.workspace_bytes) if live else 0
-    everything = sum(problem.footprint_bytes) + passing
-    if all(size is None or size >= everything for size in problem.capacity_bytes):
+    """The bytes needed and there, where no plan was found; None if memory cannot bind."""
+    if not build_instance(problem).memory_binds and not may_bind(problem):
         return None
-    parts = []
-    fullest = max(demands(problem), key=lambda demand: demand[1] / max(1, demand[2]), default=None)
-    if fullest is not None:
-        name, size, room = fullest
-        kept = "weights, gradients and state" if live else "footprints"
-        parts.append(f"{kept} take {bytes_text(size, room)} of the {bytes_text(room, size)} there is in all on {name}")
-    op, device, size = largest_working_set(problem)
-    room = problem.capacity_bytes[device] or 0
-    if passing and room:
-        place = problem.topology.devices[device]
-        parts.append(
-            f"op {op_text(problem, op)} needs {bytes_text(size, room)} while it runs, and device {place.id!r} of type "
-            f"{place.type!r} has {bytes_text(room, size)}"
-        )
-    return "; ".join(parts) or None
+    return f"weights and what else is kept take {format_bytes(sum(problem.footprint_bytes))}, {sizes_text(problem)}"

@@ -1,11 +1,10 @@
 """Objectives throughput and max-load: the placement whose largest load is least, with a bound proven in integers.
 
-Contiguous runs come first, then annealing, then CP-SAT from the best placement; on surrogates too if memory is short.
+Contiguous runs come first, then CP-SAT from the best of them; on surrogates too if memory is short.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,49 +15,31 @@ from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.bounds import whole_area
 from dlplacer.solvers.feasibility import explain_infeasible
-from dlplacer.solvers.heuristics.contiguous import Floats, alike_devices, best_runs, set_count, units_in_order
+from dlplacer.solvers.heuristics.contiguous import (
+    Floats,
+    alike_devices,
+    best_runs,
+    runs_within,
+    set_count,
+    units_in_order,
+)
 from dlplacer.solvers.heuristics.list_rules import construct, list_schedule
 from dlplacer.solvers.ilp.assignment_model import AssignmentModel
 from dlplacer.solvers.ilp.constraints import Literal
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import surrogates, tightened
-from dlplacer.solvers.instance.placement_loads import Ints, PlacementTables, load_tables
+from dlplacer.solvers.instance.memory_admission import tightened
+from dlplacer.solvers.instance.placement_loads import Ints, PlacementLoads, loads_of
 from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, ProblemSchedule, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import within
-from dlplacer.solvers.local_search.placement_annealing import PlacementAnnealing
 
 _MOST_UNITS, _SWEEPS, _MOST_STATES = 2000, 20, 64
 """Units of blocks and sets of devices at most, and sweeps over backward blocks."""
 
 
-@dataclass(frozen=True)
-class ThroughputParams:
-    """Shares of the time, and how often a surrogate is tightened; guesses.
-
-    Attributes
-    ----------
-    anneal_share, anneal_block_s, anneal_rounds
-        Of the time, for annealing, at most so many seconds for a block; each round goes on from the best placement.
-    temperatures
-        The first and the last of a round, as shares of the period.
-    whole_share, surrogate_share
-        Of the time left, for the problem itself if memory may be short, as it alone gives a bound; and for each
-        surrogate.
-    rounds
-        Times that a surrogate is tightened.
-    """
-
-    anneal_share: float = 0.6
-    anneal_block_s: float = 0.05
-    anneal_rounds: int = 4
-    temperatures: tuple[float, float] = (0.02, 0.0002)
-    whole_share: float = 0.6
-    surrogate_share: float = 0.3
-    rounds: int = 6
-
-
-PARAMS = ThroughputParams()
+_WHOLE_SHARE, _SURROGATE_SHARE, _ROUNDS = 0.6, 0.3, 6
+"""Of the time left, for the problem itself if memory may be short, as it alone gives a bound; and for each of so many
+surrogates. Guesses."""
 
 
 def solve_throughput(problem: Problem, budget: Budget) -> Outcome:
@@ -80,7 +61,7 @@ class _Search:
 
     def __init__(self, problem: Problem, budget: Budget) -> None:
         self.problem, self.loads, self.instance = problem, Loads(problem), build_instance(problem)
-        self.tables = load_tables(problem, self.instance, self.loads)
+        self.terms = loads_of(problem, self.instance, self.loads)
         self.excess: list[int] = []
         self.incumbent = Incumbent(budget, self._keeps_memory)
         self.incumbent.raise_bound(whole_area(self.instance))
@@ -90,12 +71,13 @@ class _Search:
         first = construct(self.instance, list_schedule)
         if first is not None:
             self.incumbent.offer(self._placed(first.device))
-        self._anneal()
+        for units in block_orders(self.problem, self.instance, self.terms):
+            if (found := contiguous_loads(self.instance, self.terms, units)) is not None:
+                self.incumbent.offer(self._of_blocks(found))
         is_short = may_bind(self.problem)
-        self._improve(self.instance, PARAMS.whole_share if is_short else 1.0, self.incumbent)
-        for surrogate in surrogates(self.problem, self.instance) if is_short else ():
-            if not self.incumbent.closed and self.incumbent.budget.left_s:
-                self._up_to_a_plan(surrogate)
+        self._improve(self.instance, _WHOLE_SHARE if is_short else 1.0, self.incumbent)
+        if is_short and not self.incumbent.closed:
+            self._up_to_a_plan()
 
     def scheduled(self, device: Sequence[int]) -> ProblemSchedule:
         """A list schedule of a placement: the order decides the makespan, and memory over time."""
@@ -123,29 +105,12 @@ class _Search:
         best = self.incumbent.best
         return None if best is None else [best.device[ops[0]] for ops in self.instance.members]
 
-    def _anneal(self) -> None:
-        """Offer contiguous runs, then what annealing makes of the best placement."""
-        instance, incumbent = self.instance, self.incumbent
-        annealing = PlacementAnnealing(self.tables, instance.capacity)
-        for units in block_orders(self.problem, instance, self.tables):
-            if (found := contiguous_loads(instance, self.tables, units)) is not None:
-                incumbent.offer(self._of_blocks(found))
-        place = self._best_place()
-        if place is None or incumbent.closed:
-            return
-        whole_s = min(PARAMS.anneal_share * incumbent.budget.left_s, PARAMS.anneal_block_s * len(instance.members))
-        for turn in range(PARAMS.anneal_rounds):
-            annealing.begin(place)
-            seed, seconds = 1000 * (incumbent.budget.seed + turn), whole_s / PARAMS.anneal_rounds
-            annealing.cool(PARAMS.temperatures, seconds, seed, lambda: not incumbent.budget.left_s)
-            if annealing.least >= 0:
-                place = annealing.best.tolist()
-                incumbent.offer(self._of_blocks(place))
-
-    def _up_to_a_plan(self, surrogate: Instance) -> None:
-        for _ in range(PARAMS.rounds):
-            self.excess = []
-            place = self._improve(surrogate, PARAMS.surrogate_share, SchedulesOnly(self.incumbent))
+    def _up_to_a_plan(self) -> None:
+        """Tighten a surrogate by what its placements exceed."""
+        surrogate, until = self.instance, _ROUNDS
+        while until and self.incumbent.budget.left_s:
+            self.excess, until = [], until - 1
+            place = self._improve(surrogate, _SURROGATE_SHARE, SchedulesOnly(self.incumbent))
             if place is None or not any(self.excess):
                 return
             surrogate = tightened(surrogate, place, self.excess)
@@ -154,7 +119,7 @@ class _Search:
         """The placement by block that CP-SAT finds last in a share of the time; None if it finds none."""
         best, bound = self.incumbent.best, self.incumbent.bound
         most = self.problem.horizon if best is None else best.makespan
-        model = AssignmentModel(self.problem, instance, self.tables, bound, max(most, bound))
+        model = AssignmentModel(self.problem, instance, self.terms, bound, max(most, bound))
         if (place := self._best_place()) is not None:
             model.hint(place, most)
         last: list[int] = []
@@ -169,22 +134,23 @@ class _Search:
         return last or None
 
 
-def block_orders(problem: Problem, instance: Instance, tables: PlacementTables) -> Iterator[list[list[int]]]:
+def block_orders(problem: Problem, instance: Instance, loads: PlacementLoads) -> Iterator[list[list[int]]]:
     """Orders of all blocks in units: topological; then with backward blocks at the first position of their neighbours.
 
     Sweeps bring them there. A device that runs a layer forward had better run it backward.
     """
     units = units_in_order(instance, _MOST_UNITS)
     yield units
-    near: list[set[int]] = [set() for _ in tables.size]
-    for request, source in enumerate(tables.source.tolist()):
-        for reader in tables.readers(request):
+    near: list[set[int]] = [set() for _ in instance.members]
+    for source, readers, _ in loads.requests:
+        for reader in readers:
             near[source].add(reader)
             near[reader].add(source)
     # Positions beyond the graph's ops are the barrier's.
     phases = [op.phase for op in problem.graph.ops] + [None]
     later = [all(phases[op] in ("backward", "optimizer") for op in ops) for ops in instance.members]
-    moving = [block for block in reversed(tables.order.tolist()) if later[block] and near[block]]
+    order = dict.fromkeys(instance.block[op] for op in instance.order)
+    moving = [block for block in reversed(order) if later[block] and near[block]]
     if moving:
         yield _with_neighbours(units, moving, near)
 
@@ -201,22 +167,25 @@ def _with_neighbours(units: list[list[int]], moving: Sequence[int], near: Sequen
     return [blocks[begin : begin + size] for begin in range(0, len(blocks), size)]
 
 
-def contiguous_loads(instance: Instance, tables: PlacementTables, units: Sequence[list[int]]) -> list[int] | None:
+def contiguous_loads(instance: Instance, loads: PlacementLoads, units: Sequence[list[int]]) -> list[int] | None:
     """[block] → device: the cut of the units into a run per device whose largest device load is least.
 
     Exact over all sequences of devices up to `_MOST_STATES` sets of devices; beyond, in the order of the devices. None
     if no cut keeps to memory.
     """
     rooms = [math.inf if room is None else float(room) for room in instance.capacity]
-    time = np.where(tables.allowed, tables.work, -1).astype(float)
-    groups = alike_devices(rooms, time, np.concatenate([tables.sent, tables.received]))
+    may_run = np.zeros(loads.work.shape, bool)
+    for block, ops in enumerate(instance.members):
+        may_run[block, list(instance.allowed[ops[0]])] = True
+    time = np.where(may_run, loads.work, np.inf)
+    groups = alike_devices(rooms, time, np.concatenate([loads.sent, loads.received]))
     in_order = set_count(groups) > _MOST_STATES
     groups = [[device] for device in range(len(rooms))] if in_order else groups
-    costs = list(_run_costs(instance, tables, units, [group[0] for group in groups]))
+    costs = [_run_costs(instance, loads, units, group[0], time[:, group[0]]) for group in groups]
     runs = best_runs(groups, costs, join=np.maximum, in_order=in_order)
     if runs is None:
         return None
-    place = [0] * len(tables.size)
+    place = [0] * len(instance.members)
     for device, first, last in runs:
         for block in (block for unit in units[first:last] for block in unit):
             place[block] = device
@@ -224,32 +193,29 @@ def contiguous_loads(instance: Instance, tables: PlacementTables, units: Sequenc
 
 
 def _run_costs(
-    instance: Instance, tables: PlacementTables, units: Sequence[list[int]], devices: Sequence[int]
-) -> Iterator[Floats]:
-    """For each device, [begin, end] → ticks of a run of units, infinite where it does not fit or may not run."""
-    count, home = len(units), np.zeros(len(tables.size), np.int64)
+    instance: Instance, loads: PlacementLoads, units: Sequence[list[int]], device: int, time: Floats
+) -> Floats:
+    """[begin, end] → ticks of a run of units on a device, infinite where it does not fit or may not run."""
+    home = np.zeros(len(instance.members), np.int64)
     for number, unit in enumerate(units):
         home[unit] = number
-    size = np.cumsum([0, *(int(tables.size[unit].sum()) for unit in units)])
-    for device in devices:
-        work = np.cumsum([0.0, *(float(tables.work[unit, device].sum()) for unit in units)])
-        banned = np.cumsum([0, *(int(not tables.allowed[unit, device].all()) for unit in units)])
-        cost = _crossing_costs(tables, home, count, device) + work[None, :] - work[:, None]
-        cost[banned[None, :] > banned[:, None]] = np.inf
-        room = instance.capacity[device]
-        if room is not None:
-            cost[(size[None, :] - size[:, None]) > room] = np.inf
-        cost[np.tril_indices(count + 1)] = np.inf
-        yield cost
+    size = np.cumsum([0, *(sum(instance.footprint[block] for block in unit) for unit in units)])
+    room = instance.capacity[device]
+    runs = runs_within(
+        np.array([time[unit].sum() for unit in units]),
+        (size[None, :] - size[:, None]).astype(float),
+        np.inf if room is None else room,
+    )
+    return runs + _crossing_costs(loads, home, len(units), device)
 
 
-def _crossing_costs(tables: PlacementTables, home: Ints, count: int, device: int) -> Floats:
+def _crossing_costs(loads: PlacementLoads, home: Ints, count: int, device: int) -> Floats:
     """[begin, end] → ticks that a device pays at most for what enters and leaves a run of units.
 
     Each request adds to rectangles of (begin, end), which two sums over a table of differences fill.
     """
     steps = np.zeros((count + 2, count + 2))
-    both = tables.sent[:, device], tables.received[:, :, device]
+    both = loads.sent[:, device], loads.received[:, :, device]
     sending, receiving = (np.where(table >= APART, 0, table).max(axis=1) for table in both)
 
     def add(first: int, last: int, end: int, ticks: float) -> None:
@@ -258,10 +224,9 @@ def _crossing_costs(tables: PlacementTables, home: Ints, count: int, device: int
             steps[first, end + 1] += ticks
             steps[last + 1, end + 1] -= ticks
 
-    for request, block in enumerate(tables.source):
-        source, kind = int(home[block]), tables.kind[request]
-        sent, received = float(sending[kind]), float(receiving[kind])
-        readers = sorted({int(home[reader]) for reader in tables.readers(request)})
+    for block, reading, kind in loads.requests:
+        source, sent, received = int(home[block]), float(sending[kind]), float(receiving[kind])
+        readers = sorted({int(home[reader]) for reader in reading})
         add(0, source, source, sent)
         add(0, min(source, readers[0]), max(source, readers[-1]), -sent)
         before = -1

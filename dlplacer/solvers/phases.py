@@ -7,11 +7,10 @@ from functools import partial
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import Bounds, critical_path, lower_bounds, whole_area
-from dlplacer.solvers.decode.decode import KERNELS, in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.decomposition.series import solve_segments
-from dlplacer.solvers.decomposition.stage_bound import search_stages
+from dlplacer.solvers.decomposition.stage_bound import MOST_STAGED, search_stages
 from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_overflow
-from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.ilp.assignment_model import AssignmentModel
 from dlplacer.solvers.ilp.constraints import Literal
@@ -20,22 +19,15 @@ from dlplacer.solvers.ilp.cp_sat_search import search as search_model
 from dlplacer.solvers.ilp.ilp_model import solve_exactly
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
-from dlplacer.solvers.instance.placement_loads import path_tables, serial_path
+from dlplacer.solvers.instance.placement_loads import path_length, serial_path
 from dlplacer.solvers.instance.schedule import Begin, Budget, Incumbent, Outcome, ProblemSchedule, Schedule
-from dlplacer.solvers.instance.time_limit import now, within
-from dlplacer.solvers.local_search.anneal import ANNEALING_CODE, anneal_schedule
+from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.local_search.anneal import anneal_schedule
 from dlplacer.solvers.local_search.compile_ahead import compiled_in_time
-from dlplacer.solvers.local_search.placement_annealing import PLACEMENT_CODE, anneal_serial
 from dlplacer.solvers.starts import Start, StartSearch
 
 _COMPILED_FROM = 16_000
 """Ops × devices above which heuristics in Python take as long as the compilation of their code."""
-
-_SERIAL_SHARE, _RESTART_SHARE = 0.4, 0.1
-"""Of the time that is left: for the serial model, and for restarts before each annealing."""
-
-_RESTARTS = 150
-"""Randomized restarts in a row."""
 
 
 @dataclass
@@ -127,7 +119,7 @@ def _run(search: PhaseContext) -> None:
         incumbent.offer(in_sequence(instance, [alone.device[0]] * instance.op_count, instance.order))
     first = incumbent.budget.for_first
     if instance.op_count * instance.device_count > _COMPILED_FROM and instance.device_count > 1:
-        compiled_in_time(KERNELS, first.left_s, lambda: not first.left_s)
+        compiled_in_time(first.left_s, lambda: not first.left_s)
     search.heuristics.run()
     if incumbent.best is not None and incumbent.best.makespan == incumbent.bound:
         return
@@ -145,34 +137,28 @@ def _bound(search: PhaseContext, seconds: float) -> None:
 
 
 def _stage_bound(search: PhaseContext, seconds: float) -> None:
-    search_stages(search.problem, search.instance, search.bounds, search.incumbent, seconds)
+    search_stages(search.instance, search.bounds, search.incumbent, seconds)
 
 
 def _assign_serial(search: PhaseContext, seconds: float) -> None:
-    """Where memory is short and ops run one after another the assignment is all that is left to decide."""
-    path = serial_path(search.instance)
-    few = len(path) <= EXACT_UP_TO
-    if path and few:
-        _assign(search, path, seconds)
-    if path and not search.incumbent.closed and compiled_in_time(PLACEMENT_CODE, seconds, lambda: search.is_over):
-        anneal_serial(search.instance, search.incumbent, path, seconds)
-    if path and not few:
-        _assign(search, path, _SERIAL_SHARE * search.incumbent.budget.left_s)
-
-
-def _assign(search: PhaseContext, path: list[int], seconds: float) -> None:
-    """Solve the model of placements alone, whose optimum no schedule beats."""
-    best, instance = search.incumbent.best, search.instance
+    """Solve the model of placements alone, whose optimum no schedule beats, if ops run one after another anyway."""
+    instance, path = search.instance, serial_path(search.instance)
+    if not path:
+        return
+    if compiled_in_time(seconds / 2, lambda: search.is_over):
+        # CP-SAT gains from a good hint.
+        anneal_schedule(search.heuristics.surrogate, search.incumbent, seconds / 2)
+    best = search.incumbent.best
     if best is None or search.incumbent.closed:
         return
-    model = AssignmentModel(search.problem, instance, path_tables(instance, path), 0, best.makespan)
+    model = AssignmentModel(search.problem, instance, path_length(instance, path), 0, best.makespan)
     model.hint([best.device[ops[0]] for ops in instance.members], best.makespan)
 
     def read(is_true: Callable[[Literal], bool], _value: object) -> list[Schedule]:
         place = model.read(is_true)
         return [in_sequence(instance, [place[block] for block in instance.block], instance.order)]
 
-    if search_model(model.model, read, search.incumbent, seconds, relaxes_well=True) is SearchEnd.INFEASIBLE:
+    if search_model(model.model, read, search.incumbent, seconds / 2, relaxes_well=True) is SearchEnd.INFEASIBLE:
         raise InternalError(
             f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
             "and topology"
@@ -184,11 +170,6 @@ def _solve_segments(search: PhaseContext, seconds: float) -> None:
     search.bounds = solve_segments(search.instance, search.bounds, search.incumbent)
 
 
-def _restart(search: PhaseContext, seconds: float) -> None:
-    """Restart list scheduling at random: ops outside all segments have had list schedules only so far."""
-    improve(search.heuristics.surrogate, search.incumbent, seconds, _RESTARTS)
-
-
 def _solve_exactly(search: PhaseContext, seconds: float) -> None:
     """Solve the model of all rules: the only phase that proves under every option."""
     if not solve_exactly(search.problem, search.instance, search.bounds, search.incumbent, seconds):
@@ -196,33 +177,22 @@ def _solve_exactly(search: PhaseContext, seconds: float) -> None:
 
 
 def _anneal(search: PhaseContext, seconds: float) -> None:
-    """Move single ops with all transfers in their queues, and restart, for as long as there is time.
-
-    Only a proof ends a search early, so both are drawn anew each time.
-    """
+    """Move single ops with all transfers in their queues, from new seeds for as long as there is time."""
     incumbent = search.incumbent
-    while incumbent.best is not None and not incumbent.closed and not search.is_over:
-        asked, left_s = now(), incumbent.budget.left_s
-        many = search.heuristics.surrogate.traffic is not None and not search.few
-        if many and compiled_in_time(ANNEALING_CODE, left_s, lambda: search.is_over):
-            anneal_schedule(search.heuristics.surrogate, incumbent, left_s - (now() - asked))
+    if not compiled_in_time(seconds, lambda: search.is_over):
+        return
+    while not incumbent.closed and not search.is_over:
+        anneal_schedule(search.heuristics.surrogate, incumbent, max(1.0, incumbent.budget.left_s / 4))
         incumbent.budget = replace(incumbent.budget, seed=incumbent.budget.seed + 1)
-        _restart(search, _RESTART_SHARE * incumbent.budget.left_s)
 
 
 PHASES = (
     Phase("bounds", _bound, 0.1, is_cheap=True, is_needed=True),
-    Phase("stage bound", _stage_bound, 0.25),
-    Phase(
-        "serial model",
-        _assign_serial,
-        _SERIAL_SHARE,
-        lambda s: s.incumbent.best is not None and s.instance.memory_binds,
-    ),
+    Phase("stage bound", _stage_bound, 0.25, lambda s: s.instance.memory_binds and s.instance.op_count <= MOST_STAGED),
+    Phase("serial model", _assign_serial, 0.8, lambda s: s.instance.memory_binds),
     Phase("segments", _solve_segments),
     Phase("late heuristics", lambda s, seconds: s.heuristics.go_on()),
-    Phase("restarts", _restart, _RESTART_SHARE),
     Phase("exact model", _solve_exactly, 0.8, lambda s: s.few),
-    Phase("annealing", _anneal),
+    Phase("annealing", _anneal, 1.0, lambda s: s.incumbent.best is not None),
 )
 """The default method after its first schedules. Shares are guesses."""

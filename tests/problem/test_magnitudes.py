@@ -28,13 +28,13 @@ def with_dispatch(dispatch_s: float) -> Topology:
     ("graph", "topology", "told"),
     [
         (replace(GRAPH, ops=tuple(replace(op, time_s=1.7e308) for op in GRAPH.ops)), PAIR, "op 'x' takes 1.7e+308 s"),
-        (GRAPH, with_link(bytes_per_s=5e-324), "link 'a' – 'b' takes inf s for all tensors"),
-        (replace(GRAPH, edges=(Edge("x", "y", 10**9),)), with_link(bytes_per_s=1e-300), "link 'a' – 'b' takes inf s"),
-        (GRAPH, with_dispatch(1.7e308), "device 'a' takes inf s to issue all ops"),
+        (GRAPH, with_link(bytes_per_s=5e-324), "one link inf s"),
+        (replace(GRAPH, edges=(Edge("x", "y", 10**9),)), with_link(bytes_per_s=1e-300), "one link inf s"),
+        (GRAPH, with_dispatch(1.7e308), "one device inf s"),
     ],
 )
 def test_what_no_float_can_hold_is_refused(graph: OpGraph, topology: Topology, told: str) -> None:
-    with pytest.raises(InputError, match=r"ops, links and issues must take less than 1\.8e\+308 s in all; check its"):
+    with pytest.raises(InputError, match=r"ops, links and issues must take less than 1\.8e\+308 s in all; check"):
         place(graph, topology, Options(), time_limit_s=5.0)
     with pytest.raises(InputError, match=told.replace("+", r"\+")):
         place(graph, topology, Options(), time_limit_s=5.0)
@@ -49,10 +49,9 @@ def test_long_times_are_planned(topology: Topology) -> None:
     ("graph", "told"),
     [
         (replace(GRAPH, ops=(replace(GRAPH.ops[0], state_bytes=10**25), GRAPH.ops[1])), "op 'x' takes 9.095e+12 TiB"),
-        (replace(GRAPH, edges=(Edge("x", "y", 2**59),)), "the tensor from 'x' to 'y' has 5.243e+05 TiB"),
+        (replace(GRAPH, edges=(Edge("x", "y", 2**59),)), "the largest tensor 5.243e+05 TiB"),
     ],
 )
 def test_what_no_machine_word_can_count_is_refused(graph: OpGraph, told: str) -> None:
-    text = re.escape(f"{told}; ops and tensors must take less than 1.049e+06 TiB in all; check its bytes")
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(InputError, match=re.escape(told)):
         place(graph, PAIR, Options(), time_limit_s=5.0)

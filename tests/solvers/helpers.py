@@ -11,6 +11,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds import Bounds
+from dlplacer.solvers.ilp.assignment_model import find_placement
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule
@@ -41,6 +42,13 @@ def make_machine(count: int, memory: int | None = None, rate: float = 1.0, laten
 def make_problem(graph: OpGraph, topology: Topology) -> Problem:
     """The problem under the paper's options."""
     return build_problem(graph, topology, Options.paper())
+
+
+def packed_blocks(problem: Problem) -> list[int] | None:
+    """[block] → device of a placement within memory; None if there is none."""
+    placement = find_placement(problem, 10.0)[1]
+    members = build_instance(problem).members
+    return None if placement is None else [placement[ops[0]] if ops[0] < problem.op_count else 0 for ops in members]
 
 
 def make_instance(graph: OpGraph, topology: Topology) -> Instance:

@@ -1,20 +1,17 @@
 """The default method as a whole: limits, interruptions, reports and reproducibility."""
 
 import threading
-import time
 from dataclasses import replace
 
 import pytest
 from benchmarks.families import FAMILIES
-from solvers.helpers import broken_rules, make_machine, make_problem, one_worker
+from solvers.helpers import make_machine, make_problem, one_worker
 from solvers.random_problems import random_fork_join
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.heuristics.list_rules import by_rank, list_schedule, upward_ranks
-from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule
 from dlplacer.solvers.methods import METHODS
 
 
@@ -68,19 +65,3 @@ def test_a_bound_above_a_schedule_is_an_internal_error() -> None:
     incumbent.offer(Schedule((0,), (0,), 5))
     with pytest.raises(InternalError, match="lower bound of 6 ticks is above the makespan of 5 ticks"):
         incumbent.raise_bound(6)
-
-
-def test_improvement_never_worsens_and_is_deterministic() -> None:
-    instance = build_instance(_hard())
-    first = list_schedule(instance, by_rank(instance, upward_ranks(instance)))
-    assert first is not None
-    found = []
-    for _ in range(2):
-        incumbent = Incumbent(Budget(time.monotonic() + 60, seed=3))
-        incumbent.offer(first)
-        improve(instance, incumbent, 60.0, 30)
-        assert incumbent.best is not None
-        assert not broken_rules(instance, incumbent.best)
-        found.append(incumbent.best)
-    assert found[0] == found[1]
-    assert found[0].makespan < first.makespan

@@ -25,8 +25,6 @@ from dlplacer.solvers.bounds import (
 )
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain, raise_suffix_bounds
-from dlplacer.solvers.heuristics.list_rules import construct, list_schedule
-from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Incumbent
 
@@ -43,12 +41,6 @@ def _last(instance: Instance) -> int:
     head = lower_bounds(instance, 0.0).head
     working = (op for op in range(instance.op_count) if op not in instance.sources)
     return max(working, key=lambda op: head[op] + instance.shortest[op])
-
-
-def _listed(instance: Instance) -> Incumbent:
-    incumbent = Incumbent(one_worker(_FOREVER_S))
-    incumbent.offer(construct(instance, list_schedule))
-    return incumbent
 
 
 @pytest.mark.parametrize(
@@ -111,15 +103,5 @@ def test_little_work_on_each_segment_proves_most_of_them() -> None:
     chain = SegmentChain.of(instance, find_segments(instance, _last(instance)), one_worker(_FOREVER_S))
     assert len(chain.open) == 9
     chain.advance(0.03, time.monotonic() + _FOREVER_S)
-    assert len(chain.open) <= 2
+    assert len(chain.open) <= 3
     assert chain.raised(lower_bounds(instance), 5.0).makespan >= 31173861
-
-
-def test_restarts_and_their_justification_improve_a_list_schedule() -> None:
-    instance = _shipped("infer", "dgx1-v100-2gpu", True)
-    incumbent = _listed(instance)
-    assert incumbent.best is not None
-    assert incumbent.best.makespan <= 33865725
-    improve(instance, incumbent, _FOREVER_S, 60)
-    # Without forward-backward improvement the same rounds end at 32778760.
-    assert incumbent.best.makespan <= 32533466

@@ -21,8 +21,7 @@ from ortools.sat.python import cp_model
 from dlplacer.core.op import Op
 from dlplacer.machines.cores import usable_cores
 from dlplacer.planning.fit.chain import ChainCosts
-from dlplacer.solvers.ilp.cp_sat_search import new_solver
-from dlplacer.solvers.ilp.solver_thread import solve_in_thread
+from dlplacer.solvers.ilp.cp_sat_search import new_solver, solve_in_thread
 from dlplacer.solvers.instance.time_limit import time_is_up
 
 Node = tuple[int, int, int]

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.problem.route_table import RouteTable, TimedRoute, Traffic
+from dlplacer.problem.route_table import RouteTable
 from dlplacer.solvers.instance.instance import FAR, Instance
 
 Ints = NDArray[np.int64]
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 UNLIMITED = 2**60
 """Stands for the memory of a device without limit."""
 
-MOST_WITH_DETOURS = 8
+_MOST_WITH_DETOURS = 8
 """Devices up to which routes besides the quickest are listed: each pair takes a search of its own for them."""
 
 IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES = 0, 1, 2, 4, 6, 8
@@ -81,98 +81,64 @@ class InstanceArrays(NamedTuple):
     capacity: Ints
 
 
-class Tables(NamedTuple):
-    """An instance, its tables, and its routes by number; routes hold nothing where there is no traffic."""
+_Request = tuple[int, int, int, Sequence[int]]
+"""Source, class of sizes, bytes, and readers."""
 
-    instance: Instance
-    arrays: InstanceArrays
-    routes: Sequence[TimedRoute]
+_RouteTables = tuple[Ints, Ints, Floats, Floats]
+"""The fields of `InstanceArrays` on routes."""
 
 
-def tables_of(instance: Instance) -> Tables:
+def tables_of(instance: Instance) -> InstanceArrays:
     """The tables of an instance, made once."""
     if "tables" not in instance.known:
-        # Without the instance itself: a circle would keep both until the next collection.
         instance.known["tables"] = _build_tables(instance)
-    return Tables(instance, *instance.known["tables"])
+    return instance.known["tables"]  # type: ignore[no-any-return]
 
 
-def _build_tables(instance: Instance) -> tuple[InstanceArrays, Sequence[TimedRoute]]:
-    lists, count = _Lists(), instance.op_count
-    sent = (
-        _without_links(instance)
-        if instance.traffic is None
-        else _over_links(instance.traffic, range(instance.device_count))
-    )
+def _build_tables(instance: Instance) -> InstanceArrays:
+    lists, count = list[int](), instance.op_count
+
+    def add(values: Sequence[int]) -> tuple[int, int]:
+        lists.extend(values)
+        return len(lists) - len(values), len(lists)
+
+    sent, routes = _without_links(instance) if instance.traffic is None else _over_links(instance)
     ops = np.zeros((count, WRITES + 2), np.int64)
     ops[list(instance.sources), IS_SOURCE] = 1
     ops[:, UNIT] = instance.block
-    reads, writes, frees = _empty_rows(count), _empty_rows(count), _empty_rows(count)
-    sources = [source for source, _, _, _ in sent.requests]
-    for number, (source, _, _, readers) in enumerate(sent.requests):
+    reads, writes, frees = ([list[int]() for _ in range(count)] for _ in range(3))
+    for number, (source, _, _, readers) in enumerate(sent):
         writes[source].append(number)
         for reader in readers:
             reads[reader].append(number)
     for op, arcs in enumerate(instance.predecessors):
-        read = {sources[number] for number in reads[op]}
+        read = {sent[number][0] for number in reads[op]}
         waits = [source for source, _ in arcs if source not in read]
         for source in waits:
             frees[source].append(op)
-        ops[op, WAITS : WAITS + 2] = lists.add(waits)
+        ops[op, WAITS : WAITS + 2] = add(waits)
     for column, rows in ((READS, reads), (WRITES, writes), (FREES, frees)):
         for op, row in enumerate(rows):
-            ops[op, column : column + 2] = lists.add(row)
-    requests = [(source, kind, *lists.add(readers)) for source, kind, _, readers in sent.requests]
-    units = zip(instance.footprint, instance.members, strict=True)
+            ops[op, column : column + 2] = add(row)
+    requests = [(source, kind, *add(readers)) for source, kind, _, readers in sent]
+    units = [(size, *add(members)) for size, members in zip(instance.footprint, instance.members, strict=True)]
     allowed = np.zeros((len(instance.members), instance.device_count), np.int64)
     for block, members in enumerate(instance.members):
         allowed[block, list(instance.allowed[members[0]])] = 1
-    arrays = InstanceArrays(
+    return InstanceArrays(
         np.array(instance.duration, np.int64).reshape(count, instance.device_count),
         ops,
         np.array(requests, np.int64).reshape(-1, READERS + 2),
-        np.array([(size, *lists.add(members)) for size, members in units], np.int64),
-        np.array(lists.values, np.int64),
-        np.array([size for _, _, size, _ in sent.requests], np.float64),
+        np.array(units, np.int64),
+        np.array(lists, np.int64),
+        np.array([size for _, _, size, _ in sent], np.float64),
         allowed,
-        *sent.routes.tables,
+        *routes,
         np.array([UNLIMITED if room is None else room for room in instance.capacity], np.int64),
     )
-    return arrays, sent.routes.listed
 
 
-def _empty_rows(count: int) -> list[list[int]]:
-    return [[] for _ in range(count)]
-
-
-class _Lists:
-    """Lists of different lengths in one vector."""
-
-    def __init__(self) -> None:
-        self.values: list[int] = []
-
-    def add(self, values: Sequence[int]) -> tuple[int, int]:
-        """Append a list; its limits."""
-        first = len(self.values)
-        self.values.extend(values)
-        return first, len(self.values)
-
-
-class _Routes(NamedTuple):
-    """Routes by number, timed for some size, and the tables of `InstanceArrays` on them."""
-
-    listed: Sequence[TimedRoute]
-    tables: tuple[Ints, Ints, Floats, Floats]
-
-
-class _Sent(NamedTuple):
-    """The requests and the routes: (source, class of sizes, bytes, readers) of each request, then the routes."""
-
-    requests: Sequence[tuple[int, int, int, Sequence[int]]]
-    routes: _Routes
-
-
-def _without_links(instance: Instance) -> _Sent:
+def _without_links(instance: Instance) -> tuple[Sequence[_Request], _RouteTables]:
     """An output to all that it reaches with the same delays is one request; each pair of devices has one route."""
     matrices: dict[int, tuple[int, Sequence[Sequence[int]]]] = {}
     requests: dict[tuple[int, int], list[int]] = {}
@@ -180,59 +146,64 @@ def _without_links(instance: Instance) -> _Sent:
         for target, delay in arcs:
             kind, _ = matrices.setdefault(id(delay), (len(matrices), delay))
             requests.setdefault((op, kind), []).append(target)
-    delays = np.array([delay for _, delay in matrices.values()], np.float64)
     devices = instance.device_count
-    table = np.zeros((max(1, len(matrices)), devices, devices, 2), np.int64)
-    table[..., 0] = np.arange(table.size // 2).reshape(table.shape[:3])
-    table[..., 1] = 1
-    segments = np.zeros((max(delays.size, table.size // 2), FIRST_HOLD + 2))
-    segments[: delays.size, 0] = delays.reshape(-1)
-    tables = table, np.arange(len(segments) + 1, dtype=np.int64), segments, np.zeros((0, 5))
-    return _Sent([(op, kind, 0, readers) for (op, kind), readers in requests.items()], _Routes((), tables))
+    count = max(1, len(matrices)) * devices**2
+    table = np.stack([np.arange(count), np.ones(count, np.int64)], axis=1).reshape(-1, devices, devices, 2)
+    segments = np.zeros((count, FIRST_HOLD + 2))
+    segments[:, 0] = np.array([delay for _, delay in matrices.values()] or segments[:, 0], np.float64).reshape(-1)
+    sent = [(op, kind, 0, readers) for (op, kind), readers in requests.items()]
+    return sent, (table, np.arange(count + 1, dtype=np.int64), segments, np.zeros((0, 5)))
 
 
-def _over_links(traffic: Traffic, devices: range) -> _Sent:
-    table = traffic.routes
+def _over_links(instance: Instance) -> tuple[Sequence[_Request], _RouteTables]:
+    assert instance.traffic is not None
+    table = instance.traffic.routes
     if table not in _of_table:
-        _of_table[table] = _timed(table, devices)
-    classes, routes = _of_table[table]
-    requests = [
-        (request.source, classes[request.size], table.bytes_of(request.size), request.readers)
-        for request in traffic.requests
-    ]
-    return _Sent(requests, routes)
+        _of_table[table] = _timed(table, instance.device_count)
+    classes, routes, _ = _of_table[table]
+    sent = [(one.source, classes[one.size], table.bytes_of(one.size), one.readers) for one in instance.traffic.requests]
+    return sent, routes
 
 
-_of_table: WeakKeyDictionary[RouteTable, tuple[dict[int, int], _Routes]] = WeakKeyDictionary()
+Hops = list[tuple[tuple[str, str], ...]]
+
+_of_table: WeakKeyDictionary[RouteTable, tuple[dict[int, int], _RouteTables, list[Hops]]] = WeakKeyDictionary()
 
 
-def _timed(routes: RouteTable, devices: range) -> tuple[dict[int, int], _Routes]:
-    """Size → class, and the routes.
+def hops_of(instance: Instance, segment: int) -> Hops:
+    """The links of the route that a segment belongs to, segment by segment; none where no route leads."""
+    assert instance.traffic is not None
+    number = np.searchsorted(tables_of(instance).segments_at, segment, side="right") - 1
+    return _of_table[instance.traffic.routes][2][number]
+
+
+def _timed(routes: RouteTable, device_count: int) -> tuple[dict[int, int], _RouteTables, list[Hops]]:
+    """Size → class, the routes, and their links.
 
     The ticks of a route are linear in the bytes, but for rounding: two sizes tell the line.
     """
     alike: dict[int, list[int]] = {}
     for size in routes.sizes:
         alike.setdefault(routes.first_like(size), []).append(size)
-    table = np.zeros((max(1, len(alike)), len(devices), len(devices), 2), np.int64)
-    found: list[TimedRoute] = []
-    segments_at, segments = [0], list[tuple[float, ...]]()
-    holds: list[tuple[float, ...]] = []
+    table = np.zeros((max(1, len(alike)), device_count, device_count, 2), np.int64)
+    found, segments_at, segments, holds = list[Hops](), [0], list[tuple[float, ...]](), list[tuple[float, ...]]()
     for kind, group in enumerate(alike.values()):
         least, most = group[0], group[-1]
         ends = routes.bytes_of(least), routes.bytes_of(most)
-        for source, target in permutations(devices, 2):
-            several = _routes_between(routes, least, source, target, len(devices) <= MOST_WITH_DETOURS)
+        for source, target in permutations(range(device_count), 2):
+            several: list[Hops] = [[]]
+            if routes.joined(least, source, target):
+                timed = routes.between(least, source, target)[: None if device_count <= _MOST_WITH_DETOURS else 1]
+                several = [[segment.hops for segment in route] for route in timed]
             table[kind, source, target] = len(found), len(several)
-            for route in several:
-                hops = [segment.hops for segment in route]
+            for hops in several:
                 for low, high in zip(routes.along(hops, least), routes.along(hops, most), strict=True):
                     first = len(holds)
                     for (link, begin, ticks), (_, later, longer) in zip(low.holds, high.holds, strict=True):
                         until = _line(ends, begin + ticks, later + longer, above=not routes.exact)
                         holds.append((link, *_line(ends, begin, later), *until))
                     segments.append((*_line(ends, low.ticks, high.ticks, above=not routes.exact), first, len(holds)))
-                if not route:
+                if not hops:
                     segments.append((FAR, 0.0, len(holds), len(holds)))
                 segments_at.append(len(segments))
             found.extend(several)
@@ -242,16 +213,7 @@ def _timed(routes: RouteTable, devices: range) -> tuple[dict[int, int], _Routes]
         np.array(segments, np.float64).reshape(-1, FIRST_HOLD + 2),
         np.array(holds, np.float64).reshape(-1, 5),
     )
-    return {size: kind for kind, group in enumerate(alike.values()) for size in group}, _Routes(found, tables)
-
-
-def _routes_between(
-    routes: RouteTable, size: int, source: int, target: int, with_detours: bool
-) -> Sequence[TimedRoute]:
-    """The quickest first; an empty one, which takes forever, where none leads."""
-    if not routes.joined(size, source, target):
-        return ((),)
-    return routes.between(size, source, target) if with_detours else (routes.quickest(size, source, target),)
+    return {size: kind for kind, group in enumerate(alike.values()) for size in group}, tables, found
 
 
 def _line(ends: tuple[int, int], low: int, high: int, above: bool = False) -> tuple[float, float]:

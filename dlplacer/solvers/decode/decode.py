@@ -5,13 +5,13 @@ from operator import itemgetter
 
 import numpy as np
 
-from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Tables, tables_of
+from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, tables_of
 from dlplacer.solvers.decode.device_rules import insert_all, new_desk, work_on
+from dlplacer.solvers.decode.kernel import DEVICE, NEVER, START, Solution, filled, run_all, transfers
 from dlplacer.solvers.decode.machine_code import is_fast, run
-from dlplacer.solvers.decode.trial import DEVICE, NEVER, TRIAL_START, Solution, filled, run_from, transfers
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence, with_transfers
-from dlplacer.solvers.instance.time_limit import ask_time, count_work
+from dlplacer.solvers.instance.time_limit import count_work
 
 
 def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> Schedule:
@@ -30,46 +30,38 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
     """
     if instance.traffic is None:
         return _by_delays(instance, device, ops)
-    tables = tables_of(instance)
-    fast = is_fast(instance.op_count * instance.device_count, (run_from,))
-    solution, makespan = sent_in_turn(tables, device, ops, fast)
-    start, sent = solution.ops[:, TRIAL_START].tolist(), list(transfers(tables, solution))
+    fast = is_fast(instance.op_count * instance.device_count)
+    solution, makespan = sent_in_turn(instance, device, ops, fast)
+    start, sent = solution.ops[:, START].tolist(), transfers(instance, solution)
     if not sent:
         return Schedule(tuple(device), tuple(start), makespan)
     # Kernels take the ticks of a route from a line, so a transfer may take a tick too long there.
     return with_transfers(instance, instance.traffic, device, start, sent)
 
 
-def sent_in_turn(tables: Tables, device: Sequence[int], ops: Sequence[int], fast: bool) -> tuple[Solution, int]:
-    """Tables with the trial of a placement and an order, in machine code if `fast`, and its makespan."""
-    instance, arrays, _ = tables
+def sent_in_turn(instance: Instance, device: Sequence[int], ops: Sequence[int], fast: bool) -> tuple[Solution, int]:
+    """Tables with the run of a placement and an order, in machine code if `fast`, and its makespan."""
     working = np.array([op for op in ops if op not in instance.sources], np.int64)
 
     def build(solution: Solution) -> int:
-        return run(run_from, fast, arrays, solution, 0, NEVER)
+        return run(run_all, fast, tables_of(instance), solution, NEVER)
 
-    return filled(tables, np.array(device, np.int64), working, build)
+    return filled(instance, np.array(device, np.int64), working, build)
 
 
 def _by_delays(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:
-    early, end, free = [0] * instance.op_count, [0] * instance.op_count, [0] * instance.device_count
+    """The kernel's schedule where nothing waits for links, in a tenth of the time that the tables of it take."""
+    start, end, free = [0] * instance.op_count, [0] * instance.op_count, [0] * instance.device_count
     for op in ops:
-        ask_time()
         here = device[op]
-        begin = free[here]
-        for source, delay in instance.predecessors[op]:
-            arrival = end[source] + delay[device[source]][here]
-            if arrival > begin:
-                begin = arrival
-        early[op] = begin
-        end[op] = free[here] = begin + instance.duration[op][here]
-    return Schedule(tuple(device), tuple(early), max(end))
+        arrivals = (end[source] + delay[device[source]][here] for source, delay in instance.predecessors[op])
+        start[op] = max(free[here], *arrivals, 0)
+        end[op] = free[here] = start[op] + instance.duration[op][here]
+    return Schedule(tuple(device), tuple(start), max(end))
 
 
 _OP_S = 1e-5
 """Seconds of work for an op."""
-
-KERNELS = (insert_all, work_on, run_from)
 
 
 def decode(
@@ -95,31 +87,32 @@ def decode(
     fast
         Whether to decide in machine code; by default where that is worth it.
     """
-    tables = tables_of(instance)
-    arrays = tables.arrays if placement is None else _placed(instance, tables.arrays, placement)
+    arrays = tables_of(instance)
+    if placement is not None:
+        arrays = _placed(instance, arrays, placement)
     count_work(_OP_S * instance.op_count)
-    fast = is_fast(instance.op_count * instance.device_count, KERNELS) if fast is None else fast
+    fast = is_fast(instance.op_count * instance.device_count) if fast is None else fast
 
     def build(solution: Solution) -> int:
         if works_on:
             desk = new_desk(arrays, np.array(order, np.int64))
-            return run(work_on, fast, arrays, solution, desk, not instance.uniform)
-        booked = np.zeros((2, instance.device_count, len(order) + 1, 3), np.int64)
-        rows, placed = np.zeros((instance.device_count, 3), np.int64), np.zeros(len(arrays.units), np.int64)
+            return run(work_on, fast, arrays, solution, desk)
+        booked = np.zeros((instance.device_count, len(order) + 1, 3), np.int64)
+        rows, placed = np.zeros(instance.device_count, np.int64), np.zeros(len(arrays.units), np.int64)
         return run(insert_all, fast, arrays, solution, placed, booked, rows)
 
     ops = np.array([op for op in order if op not in instance.sources], np.int64)
     nowhere = np.zeros(instance.op_count, np.int64)
-    solution, makespan = filled(tables, nowhere, ops, build)
+    solution, makespan = filled(instance, nowhere, ops, build)
     if makespan == NEVER:
         return None
-    if not works_on and tables.arrays.holds.size:
+    if not works_on and arrays.holds.size:
         # In turn, what an op reads is not behind what was sent for ops that insertion has put ahead of it.
-        device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, TRIAL_START].tolist()
-        again = sent_in_turn(tables, device, sequence(instance, device, start), fast)
+        device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, START].tolist()
+        again = sent_in_turn(instance, device, sequence(instance, device, start), fast)
         solution, makespan = min((solution, makespan), again, key=itemgetter(1))
-    device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, TRIAL_START].tolist()
-    return Schedule(tuple(device), tuple(start), makespan, tuple(transfers(tables, solution)))
+    device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, START].tolist()
+    return Schedule(tuple(device), tuple(start), makespan, tuple(transfers(instance, solution)))
 
 
 def _placed(instance: Instance, arrays: InstanceArrays, placement: Sequence[int]) -> InstanceArrays:

@@ -24,21 +24,19 @@ from dlplacer.solvers.decode.arrays import (
     InstanceArrays,
     Ints,
 )
-from dlplacer.solvers.decode.machine_code import ask
-from dlplacer.solvers.decode.trial import (
+from dlplacer.solvers.decode.kernel import (
+    ARRIVAL,
+    ARRIVAL_RUN,
     DEVICE,
-    EPOCH,
+    END,
     FIRST,
     NEVER,
     OVERFLOW,
+    RUN,
     SECOND,
-    TRIAL_ARRIVAL,
-    TRIAL_END,
-    TRIAL_EPOCH,
-    TRIAL_LEGS,
-    TRIAL_START,
-    TRIAL_USES,
+    START,
     Solution,
+    begin_run,
     best_route,
     book,
     first_gap,
@@ -47,6 +45,7 @@ from dlplacer.solvers.decode.trial import (
     push,
     receive,
 )
+from dlplacer.solvers.decode.machine_code import ask
 from dlplacer.solvers.instance.instance import FAR
 
 
@@ -79,9 +78,9 @@ def nearest(arrays: InstanceArrays, solution: Solution, request: int, here: int,
 
 def expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, placed: Ints) -> int:
     """When all that an op reads would be on a device if it were sent now by the quickest routes, each alone."""
-    ops, counts, latest = solution.ops, solution.counts, 0
+    ops, latest = solution.ops, 0
     for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
-        latest = max(latest, ops[arrays.lists[number], TRIAL_END])
+        latest = max(latest, ops[arrays.lists[number], END])
     for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
         request = arrays.lists[number]
         source = arrays.requests[request, SOURCE]
@@ -89,11 +88,11 @@ def expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, place
         if not placed[arrays.ops[source, UNIT]]:
             latest = max(latest, nearest(arrays, solution, request, here, placed)[1])
         elif there == here:
-            latest = max(latest, ops[source, TRIAL_END])
-        elif solution.arrivals[request, here, TRIAL_EPOCH] == counts[EPOCH]:
-            latest = max(latest, solution.arrivals[request, here, TRIAL_ARRIVAL])
+            latest = max(latest, ops[source, END])
+        elif solution.arrivals[request, here, ARRIVAL_RUN] == solution.counts[RUN]:
+            latest = max(latest, solution.arrivals[request, here, ARRIVAL])
         else:
-            _, arrival = best_route(arrays, solution, request, there, here, ops[source, TRIAL_END], 0)
+            _, arrival = best_route(arrays, solution, request, there, here, ops[source, END])
             latest = max(latest, arrival)
     return int(latest)
 
@@ -159,13 +158,12 @@ def insert_all(
     placed
         [unit] → 0, for use inside.
     booked, rows
-        When devices are busy, as `Solution.busy` and `Solution.links` say it of link directions, for use inside.
+        When devices are busy, as `Solution.busy` and `Solution.uses` say it of link directions, for use inside.
     """
     ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
-    counts[EPOCH] += 1
-    counts[TRIAL_LEGS] = 0
+    begin_run(solution)
     for here in range(used.shape[0]):
-        used[here], rows[here, TRIAL_USES] = 0, 0
+        used[here], rows[here] = 0, 0
     makespan = 0
     for at in range(sequence.shape[0]):
         op = sequence[at]
@@ -173,8 +171,8 @@ def insert_all(
         unit, best, soonest, first = arrays.ops[op, UNIT], -1, NEVER, 0
         for here in range(used.shape[0]):
             if admits(arrays, solution, unit, here, placed):
-                arrival = expect(arrays, solution, op, here, placed)
-                begin = first_gap(booked, here, rows[here, TRIAL_USES], arrival, arrays.ticks[op, here])
+                ready = expect(arrays, solution, op, here, placed)
+                begin = first_gap(booked, here, rows[here], ready, arrays.ticks[op, here])
                 end = begin + arrays.ticks[op, here]
                 if end < soonest:
                     best, soonest, first = here, end, begin
@@ -184,24 +182,20 @@ def insert_all(
             settle(arrays, solution, unit, best, placed)
         if not settle_sources(arrays, solution, op, best, placed):
             return NEVER
-        arrival = max(first, receive(arrays, solution, op, 0, 0, at))
-        begin = first_gap(booked, best, rows[best, TRIAL_USES], arrival, arrays.ticks[op, best])
+        ready = max(first, receive(arrays, solution, op, at))
+        begin = first_gap(booked, best, rows[best], ready, arrays.ticks[op, best])
         end = begin + arrays.ticks[op, best]
         book(booked, rows, best, begin, end, 0)
-        ops[op, TRIAL_START], ops[op, TRIAL_END] = begin, end
+        ops[op, START], ops[op, END] = begin, end
         makespan = max(makespan, end)
         if counts[OVERFLOW]:
             return NEVER
     return makespan if settle_rest(arrays, solution, placed) else NEVER
 
 
-DONE, MISSING, KEY, BY_KEY, LEFT, RELEASED = range(6)
+DONE, MISSING, KEY, BY_KEY, RELEASED = range(5)
 """Columns of `Desk.ops`: whether an op has run, how many arcs from ops that have not reach it, and its key: its place
-in the order of preference. The others are vectors of their own: the op of a key, keys that a device leaves to others,
-and ops that are to be queued."""
-
-ASLEEP, COUNT = 0, 1
-"""Columns of `Desk.queues`: whether a device leaves all that is ready to others, and the rows of a heap."""
+in the order of preference. The others are vectors of their own: the op of a key, and ops that are to be queued."""
 
 
 class Desk(NamedTuple):
@@ -218,15 +212,15 @@ class Desk(NamedTuple):
     heaps
         First of each device, by arrival and key, what it may run when its inputs are there; then of each device, by
         key, what is ready.
-    queues
-        [heap, column].
+    rows
+        [heap] → its number of rows.
     """
 
     placed: Ints
     ops: Ints
     arrival: Ints
     heaps: Ints
-    queues: Ints
+    rows: Ints
 
 
 def new_desk(arrays: InstanceArrays, order: Ints) -> Desk:
@@ -240,18 +234,18 @@ def new_desk(arrays: InstanceArrays, order: Ints) -> Desk:
         ops,
         np.zeros((count, devices), np.int64),
         np.zeros((2 * devices, count, SECOND + 1), np.int64),
-        np.zeros((2 * devices, COUNT + 1), np.int64),
+        np.zeros(2 * devices, np.int64),
     )
 
 
 def _enter(desk: Desk, heap: int, first: int, second: int) -> None:
-    push(desk.heaps, heap, desk.queues[heap, COUNT], first, second)
-    desk.queues[heap, COUNT] += 1
+    push(desk.heaps, heap, desk.rows[heap], first, second)
+    desk.rows[heap] += 1
 
 
 def _leave(desk: Desk, heap: int) -> None:
-    pop(desk.heaps, heap, desk.queues[heap, COUNT])
-    desk.queues[heap, COUNT] -= 1
+    pop(desk.heaps, heap, desk.rows[heap])
+    desk.rows[heap] -= 1
 
 
 def _may_run(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, here: int) -> bool:
@@ -305,36 +299,22 @@ def _find_released(arrays: InstanceArrays, desk: Desk, op: int) -> int:
     return released
 
 
-def _ends_earlier_elsewhere(
-    arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, here: int, now: int
-) -> bool:
-    end = now + arrays.ticks[op, here]
-    for other in range(desk.arrival.shape[1]):
-        if other != here and _may_run(arrays, solution, desk, op, other):
-            begin = max(now, max(solution.free[other], desk.arrival[op, other]))
-            if begin + arrays.ticks[op, other] < end:
-                return True
-    return False
-
-
 def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tuple[int, int]:
     """The device that decides next, and when; -1 if no queue holds an op."""
     best, soonest, count = -1, NEVER, desk.arrival.shape[1]
     for here in range(count):
-        if desk.queues[here, ASLEEP]:
-            continue
         ready = count + here
-        while desk.queues[ready, COUNT]:
+        while desk.rows[ready]:
             if _may_run(arrays, solution, desk, desk.ops[desk.heaps[ready, 0, FIRST], BY_KEY], here):
                 break
             _leave(desk, ready)
         now = solution.free[here]
-        if not desk.queues[ready, COUNT]:
-            while desk.queues[here, COUNT]:
+        if not desk.rows[ready]:
+            while desk.rows[here]:
                 if _may_run(arrays, solution, desk, desk.ops[desk.heaps[here, 0, SECOND], BY_KEY], here):
                     break
                 _leave(desk, here)
-            if not desk.queues[here, COUNT]:
+            if not desk.rows[here]:
                 continue
             now = max(now, desk.heaps[here, 0, FIRST])
         if now < soonest:
@@ -342,59 +322,35 @@ def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tu
     return best, soonest
 
 
-def _choose(arrays: InstanceArrays, solution: Solution, desk: Desk, here: int, now: int, patient: bool) -> int:
-    """The op of highest priority that can start now; -1 if there is none or all are better left to others."""
-    ready, lefts, chosen = desk.arrival.shape[1] + here, 0, -1
-    while desk.queues[here, COUNT] and desk.heaps[here, 0, FIRST] <= now:
+def _choose(arrays: InstanceArrays, solution: Solution, desk: Desk, here: int, now: int) -> int:
+    """The op of highest priority that can start now; -1 if there is none."""
+    ready = desk.arrival.shape[1] + here
+    while desk.rows[here] and desk.heaps[here, 0, FIRST] <= now:
         _enter(desk, ready, desk.heaps[here, 0, SECOND], 0)
         _leave(desk, here)
-    while desk.queues[ready, COUNT] and chosen < 0:
+    while desk.rows[ready]:
         key = desk.heaps[ready, 0, FIRST]
         op = desk.ops[key, BY_KEY]
         _leave(desk, ready)
         if not _may_run(arrays, solution, desk, op, here):
             continue
         late = expect(arrays, solution, op, here, desk.placed)
-        if late > now:
-            desk.arrival[op, here] = late
-            _enter(desk, here, late, key)
-        elif patient and _ends_earlier_elsewhere(arrays, solution, desk, op, here, now):
-            desk.ops[lefts, LEFT] = key
-            lefts += 1
-        else:
-            chosen = op
-    for number in range(lefts):
-        _enter(desk, ready, desk.ops[number, LEFT], 0)
-    if chosen < 0 and lefts:
-        desk.queues[here, ASLEEP] = 1
-        solution.free[here] = max(solution.free[here], now)
-    return chosen
+        if late <= now:
+            return int(op)
+        desk.arrival[op, here] = late
+        _enter(desk, here, late, key)
+    return -1
 
 
-def _wake(desk: Desk) -> int:
-    """Have all devices look again at what they left to others; how many had."""
-    asleep = 0
-    for here in range(desk.arrival.shape[1]):
-        asleep += desk.queues[here, ASLEEP]
-        desk.queues[here, ASLEEP] = 0
-    return asleep
-
-
-def work_on(arrays: InstanceArrays, solution: Solution, desk: Desk, patient: bool) -> int:
+def work_on(arrays: InstanceArrays, solution: Solution, desk: Desk) -> int:
     """The makespan when no device idles while an op could run on it; `NEVER` if memory or allowed devices do not do.
 
     Of all devices the one whose next decision is earliest decides next.
-
-    Parameters
-    ----------
-    patient
-        Whether an op is left to another device that would end it earlier.
     """
     counts, used, free = solution.counts, solution.used, solution.free
-    counts[EPOCH] += 1
-    counts[TRIAL_LEGS] = 0
+    begin_run(solution)
     for here in range(used.shape[0]):
-        used[here], free[here] = 0, 0
+        used[here] = 0
     left, released = _count_missing(arrays, desk)
     makespan = 0
     while left and not counts[OVERFLOW]:
@@ -404,21 +360,17 @@ def work_on(arrays: InstanceArrays, solution: Solution, desk: Desk, patient: boo
         released = 0
         here, now = _next_decision(arrays, solution, desk)
         if here < 0:
-            if not _wake(desk):
-                return NEVER
-            patient = False
-            continue
-        op = _choose(arrays, solution, desk, here, now, patient)
+            return NEVER
+        op = _choose(arrays, solution, desk, here, now)
         if op < 0:
             continue
         if not desk.placed[arrays.ops[op, UNIT]]:
             settle(arrays, solution, arrays.ops[op, UNIT], here, desk.placed)
         if not settle_sources(arrays, solution, op, here, desk.placed):
             return NEVER
-        begin = max(now, receive(arrays, solution, op, 0, 0, 0))
+        begin = max(now, receive(arrays, solution, op, 0))
         end = begin + arrays.ticks[op, here]
-        solution.ops[op, TRIAL_START], solution.ops[op, TRIAL_END], free[here] = begin, end, end
+        solution.ops[op, START], solution.ops[op, END], free[here] = begin, end, end
         desk.ops[op, DONE], makespan, left = 1, max(makespan, end), left - 1
-        _wake(desk)
         released = _find_released(arrays, desk, op)
     return makespan if settle_rest(arrays, solution, desk.placed) else NEVER

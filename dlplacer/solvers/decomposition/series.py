@@ -18,61 +18,32 @@ from dlplacer.solvers.decomposition.idle_ends import charge_idle_ends, ticks_wit
 from dlplacer.solvers.decomposition.low_traffic import LowTraffic
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, find_segments, relaxed, with_traffic
 from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule, upward_ranks
-from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import FAR, Instance, interchangeable
 from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import now, side_by_side
 
+_FIND_SHARE, _BOUND_SHARE, _PART_BOUND_S = 0.25, 0.1, 0.5
+"""Of the time that is left, to find segments and for bounds of the whole after a round; seconds for those of a part."""
 
-@dataclass(frozen=True)
-class SegmentParams:
-    """The effort for segments; shares are of the time that is left.
+_SHARES, _WORK, _GROWTH = (0.5, 0.4, 0.2), (0.1, 0.4), 4.0
+"""For series without transfers, then with them: share of the time, deterministic seconds of CP-SAT per series in the
+first round, and the factor for every further one. The last share is for series that send least."""
 
-    Attributes
-    ----------
-    find_share, bound_share
-        To find segments, and for the bounds of the whole after a round.
-    shares, work, growth
-        For series without transfers, then with them: time, deterministic seconds of CP-SAT per series in the first
-        round, and the factor for every further one. The last share is for series that send least.
-    slacks
-        Shares by which a series may take longer than its best schedule in favour of less traffic: first none.
-    near, patience
-        The share by which schedules of series that send least may be above the best plan, and their passes in a row
-        that may bring nothing.
-    restarts
-        Randomized restarts ahead of CP-SAT, which gains from a good hint.
-    largest_search
-        Ops above which a series is not searched: CP-SAT proves 62-op series in seconds, not 122 ops in a minute.
-    part_bound_s
-        Seconds for the bounds of a segment, at most.
-    suffix_sizes, suffix_share, suffix_work
-        Working ops of the suffixes that are solved, share of time and deterministic seconds for each. Larger ones
-        bound more but are proven less often.
-    often
-        Times per device from which a series comes again and again.
-    """
+_SLACKS, _NEAR, _PATIENCE = (0.0, 0.01, 0.03), 0.1, 2
+"""Shares by which a series may take longer than its best schedule to send less; share by which schedules of such series
+may be above the best plan; passes in a row that may bring nothing."""
 
-    find_share: float = 0.25
-    bound_share: float = 0.1
-    shares: tuple[float, float, float] = (0.5, 0.4, 0.2)
-    work: tuple[float, float] = (0.1, 0.4)
-    growth: float = 4.0
-    slacks: tuple[float, ...] = (0.0, 0.01, 0.03)
-    near: float = 0.1
-    patience: int = 2
-    restarts: int = 30
-    largest_search: int = 250
-    part_bound_s: float = 0.5
-    suffix_sizes: tuple[int, ...] = (15, 30, 60)
-    suffix_share: float = 0.05
-    suffix_work: float = 1.0
-    often: int = 4
+_LARGEST_SEARCH = 250
+"""Ops above which a series is not searched: CP-SAT proves 62-op series in seconds, not 122 ops in a minute."""
 
+_SUFFIX_SIZES, _SUFFIX_SHARE, _SUFFIX_WORK = (15, 30, 60), 0.05, 1.0
+"""Working ops of the suffixes that are solved, share of time and deterministic seconds for each. Larger ones bound more
+but are proven less often."""
 
-PARAMS = SegmentParams()
+_OFTEN = 4
+"""Times per device from which a series comes again and again."""
 
 
 @dataclass
@@ -120,12 +91,12 @@ class SegmentChain:
         chain.alone = [Series((number,), segments[number].instance) for number in sorted(joined)]
         for segment in segments:
             if segment.instance not in chain.known:
-                found = lower_bounds(segment.instance, PARAMS.part_bound_s)
+                found = lower_bounds(segment.instance, _PART_BOUND_S)
                 ticks = max(found.makespan, ticks_with_idle_ends(segment, found))
                 chain.begin(segment.instance, replace(found, makespan=ticks))
         for series in chain.series:
             if series.instance not in chain.known:
-                chain.begin(series.instance, lower_bounds(series.instance, PARAMS.part_bound_s))
+                chain.begin(series.instance, lower_bounds(series.instance, _PART_BOUND_S))
         return chain
 
     def with_traffic(self) -> "SegmentChain":
@@ -152,7 +123,7 @@ class SegmentChain:
 
     def comes_again(self, instance: Instance) -> bool:
         """True if a series comes so often, as that of a layer does, that one good schedule of it decides the whole."""
-        return self._count[instance] > PARAMS.often * instance.device_count
+        return self._count[instance] > _OFTEN * instance.device_count
 
     @cached_property
     def _count(self) -> Counter[Instance]:
@@ -299,7 +270,7 @@ class SegmentChain:
         return name
 
     def _unproven(self, several: Sequence[Series]) -> list[Series]:
-        distinct = {one.instance: one for one in several if one.instance.op_count <= PARAMS.largest_search}
+        distinct = {one.instance: one for one in several if one.instance.op_count <= _LARGEST_SEARCH}
         found = [(self.known[part], series) for part, series in distinct.items()]
         left = [(known.width, series) for known, series in found if not (known.exhausted or known.incumbent.closed)]
         return [series for _, series in sorted(left, key=lambda entry: -entry[0])]
@@ -320,7 +291,6 @@ def search_series(chain: SegmentChain, series: Series, work: float) -> None:
     """
     instance, known = series.instance, chain.known[series.instance]
     incumbent, traffic = known.incumbent, series.instance.traffic
-    improve(instance, incumbent, incumbent.budget.left_s, PARAMS.restarts)
     best = incumbent.best
     if best is None or incumbent.closed or not incumbent.budget.left_s:
         return
@@ -344,18 +314,18 @@ def search_series(chain: SegmentChain, series: Series, work: float) -> None:
 
 
 def raise_suffix_bounds(
-    chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, work: float = PARAMS.suffix_work
+    chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, work: float = _SUFFIX_WORK
 ) -> Bounds:
     """Bounds raised by what follows the last cut ops of a chain."""
     budget, tail = incumbent.budget, list(bounds.tail)
-    for cut, part in suffixes(chain.instance, chain.segments, PARAMS.suffix_sizes):
-        stop_at = now() + PARAMS.suffix_share * budget.left_s
-        known = chain.begin(part, lower_bounds(part, PARAMS.bound_share * (stop_at - now())))
+    for cut, part in suffixes(chain.instance, chain.segments, _SUFFIX_SIZES):
+        stop_at = now() + _SUFFIX_SHARE * budget.left_s
+        known = chain.begin(part, lower_bounds(part, _BOUND_SHARE * (stop_at - now())))
         known.incumbent.budget = chain.budget_of(stop_at - now())
         search_series(chain, Series((), part), work)
         tail[cut] = max(tail[cut], known.incumbent.bound)
     if tail != list(bounds.tail):
-        bounds = lower_bounds(chain.instance, PARAMS.bound_share * budget.left_s, bounds.head, tail)
+        bounds = lower_bounds(chain.instance, _BOUND_SHARE * budget.left_s, bounds.head, tail)
     incumbent.raise_bound(bounds.makespan)
     return bounds
 
@@ -403,17 +373,17 @@ def solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> 
     """
     working = [op for op in range(instance.op_count) if op not in instance.sources]
     last = max(working, key=lambda op: bounds.head[op] + instance.shortest[op], default=0)
-    segments = find_segments(instance, last, PARAMS.find_share * incumbent.budget.left_s) if working else []
+    segments = find_segments(instance, last, _FIND_SHARE * incumbent.budget.left_s) if working else []
     if len(segments) < 2:
         return bounds
     chain = SegmentChain.of(instance, segments, incumbent.budget)
-    bounds = _rounds(chain, bounds, incumbent, PARAMS.work[0], PARAMS.shares[0])
+    bounds = _rounds(chain, bounds, incumbent, _WORK[0], _SHARES[0])
     if not incumbent.closed:
         bounds = raise_suffix_bounds(chain, bounds, incumbent)
     if instance.traffic is not None and incumbent.budget.left_s and not incumbent.closed:
         chain = chain.with_traffic()
-        bounds = _rounds(chain, bounds, incumbent, PARAMS.work[1], PARAMS.shares[1])
-        _send_less(LowTraffic(chain, instance.traffic), incumbent)
+        bounds = _rounds(chain, bounds, incumbent, _WORK[1], _SHARES[1])
+        _send_less(LowTraffic(chain), incumbent)
     return bounds
 
 
@@ -423,16 +393,16 @@ def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
     Where a series comes again and again, passes differ by chance, and nothing else does as much for the whole.
     """
     repeats = search.chain.repeats
-    idle, stop_at = 0, now() + (1.0 if repeats else PARAMS.shares[2]) * incumbent.budget.left_s
-    while idle < PARAMS.patience and not incumbent.closed and now() < stop_at:
+    idle, stop_at = 0, now() + (1.0 if repeats else _SHARES[2]) * incumbent.budget.left_s
+    while idle < _PATIENCE and not incumbent.closed and now() < stop_at:
         before = incumbent.best
-        for slack in PARAMS.slacks:
+        for slack in _SLACKS:
             least = FAR
             # Each is offered at once: those of a hundred thousand ops take seconds, in which time may run out.
             for schedule in search.schedules(slack):
                 incumbent.offer(schedule)
                 least = min(least, schedule.makespan)
-            if incumbent.best is None or (least > (1 + PARAMS.near) * incumbent.best.makespan and not repeats):
+            if incumbent.best is None or (least > (1 + _NEAR) * incumbent.best.makespan and not repeats):
                 return
         idle = idle + 1 if incumbent.best is before else 0
 
@@ -451,11 +421,11 @@ def _rounds(chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, work: flo
         ends = not chain.open or now() > stop_at or not budget.left_s
         ends = ends or (hurry and before >= 0 and (alone or width == before))
         if ends or not hurry:
-            bounds = chain.raised(bounds, PARAMS.bound_share * budget.left_s)
+            bounds = chain.raised(bounds, _BOUND_SHARE * budget.left_s)
             incumbent.raise_bound(bounds.makespan)
         for schedule in chain.candidates() if not hurry else ():
             incumbent.offer(schedule)
         if incumbent.closed or ends:
             return bounds
         chain.advance(work, stop_at)
-        work *= PARAMS.growth
+        work *= _GROWTH

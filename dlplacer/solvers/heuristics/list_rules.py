@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from dlplacer.solvers.bounds import arc_delays
 from dlplacer.solvers.decode.decode import decode
-from dlplacer.solvers.heuristics.memory_packing import Fixed, Priority, choose_components, pack
+from dlplacer.solvers.heuristics.memory_packing import Fixed, Priority
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time
@@ -13,8 +13,7 @@ from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time
 def list_schedule(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The schedule in which no device idles while an op could run on it, or None if memory does not suffice.
 
-    Of the ops whose data are there, a free device takes the preferred one. On machines of unequal devices, an op is
-    left to another device that would end it earlier.
+    Of the ops whose data are there, a free device takes the preferred one.
     """
     return decode(instance, in_order(priority), fixed, works_on=True)
 
@@ -95,21 +94,7 @@ devices, which overrates delays where most arcs do not; 0 ranks by work alone.""
 
 
 def construct(instance: Instance, rule: Heuristic, fixed: Fixed = None) -> Schedule | None:
-    """The best schedule of a rule over several ranks, or None if it always runs out of memory.
-
-    Where the free rule fails, it orders the ops on a placement packed for memory.
-    """
-    limited = choose_components(instance)
-    found = _best(limited, rule, fixed)
-    if found is None and fixed is None:
-        # Worst fit decreasing finds room where a rule that follows time has used it up.
-        packed = pack(limited)
-        found = None if packed is None else _best(instance, rule, packed)
-    return found
-
-
-def _best(instance: Instance, rule: Heuristic, fixed: Fixed) -> Schedule | None:
-    """Over all ranks, or those that there is time for if that is one."""
+    """The best schedule of a rule over several ranks, or those that there is time for; None if memory runs out."""
     found: list[Schedule] = []
     for weight in DELAY_WEIGHTS:
         try:

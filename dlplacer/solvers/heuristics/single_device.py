@@ -41,4 +41,4 @@ def _needs(problem: Problem, device: int) -> tuple[tuple[int, ...], int]:
         turn[op] = place
     kind = problem.topology.devices[device].type
     end = [now + (op.time_on(kind) != 0) for now, op in zip(turn, problem.graph.ops, strict=True)]
-    return tuple(start), peaks(problem, (device,) * problem.op_count, turn, end, ())[device]
+    return tuple(start), peaks(problem, (device,) * problem.op_count, turn, end)[device]

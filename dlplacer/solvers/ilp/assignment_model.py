@@ -8,6 +8,7 @@ paths through (op, device), which is close; that of a model with start times, wh
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from ortools.sat.python import cp_model
 
@@ -15,9 +16,9 @@ from dlplacer.problem.live_memory import input_bytes
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp.constraints import Literal, Variables
-from dlplacer.solvers.ilp.solver_thread import limit, solve_in_thread
+from dlplacer.solvers.ilp.cp_sat_search import new_solver, solve_in_thread
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
-from dlplacer.solvers.instance.placement_loads import PlacementTables
+from dlplacer.solvers.instance.placement_loads import PlacementLoads
 from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, now, time_is_up
 
 _MOST_WORKING = 20_000
@@ -38,8 +39,8 @@ class AssignmentModel:
 
     Parameters
     ----------
-    tables
-        The loads; None for a model of placements alone.
+    loads
+        None for a model of placements alone.
     least, most
         Bounds on the largest load in ticks.
     without
@@ -50,7 +51,7 @@ class AssignmentModel:
         self,
         problem: Problem,
         instance: Instance,
-        tables: PlacementTables | None = None,
+        loads: PlacementLoads | None = None,
         least: int = 0,
         most: int = 0,
         without: Container[str] = (),
@@ -67,25 +68,75 @@ class AssignmentModel:
             constraints.fit_into_memory(self.model, instance, variables)
             if WORKING not in without and problem.options.memory == "live":
                 leave_working_room(self.model, problem, [self.place[block] for block in instance.block])
-        if tables is not None:
-            self._add_loads(tables)
+        if loads is not None:
+            self._add_loads(loads)
 
-    def _add_loads(self, tables: PlacementTables) -> None:
-        self.busy: list[list[tuple[Literal, int]]] = [[] for _ in range(tables.load_count)]
-        for work, literals in zip(tables.work.tolist(), self.place, strict=True):
+    def _add_loads(self, loads: PlacementLoads) -> None:
+        busy: list[list[tuple[Literal, int]]] = [[] for _ in range(loads.number)]
+        for work, literals in zip(loads.work.tolist(), self.place, strict=True):
             for device, literal in literals.items():
-                if work[device]:
-                    self.busy[tables.load_of[device]].append((literal, work[device]))
+                busy[loads.load_of[device]].append((literal, work[device]))
         sent: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-        for number, (source, kind) in enumerate(zip(tables.source.tolist(), tables.kind.tolist(), strict=True)):
-            sent.setdefault((source, tuple(tables.readers(number))), []).append(kind)
+        for source, readers, kind in loads.requests:
+            sent.setdefault((source, readers), []).append(kind)
         for (source, readers), kinds in sent.items():
             ask_time()
-            _Sent(self, tables, source, readers, kinds).add()
-        for terms in self.busy:
-            load = cp_model.LinearExpr.weighted_sum([literal for literal, _ in terms], [ticks for _, ticks in terms])
-            self.model.add(load <= self.largest)
+            travels = self._travels(source, readers)
+            for kind, ((a, b), literal) in product(kinds, travels.items()):
+                paid = [(loads.load_of[b], int(loads.received[kind, a, b])), *loads.on_links[kind, a, b]]
+                for number, ticks in paid:
+                    busy[number].append((literal, ticks if ticks < FAR else 0))
+            for kind, a in product(kinds, self.place[source]):
+                paid_to = {b: int(loads.sent[kind, a, b]) for there, b in travels if there == a}
+                busy[loads.load_of[a]] += self._paid_once(source, readers, a, paid_to, travels)
+        for terms in busy:
+            weighted = [literal for literal, _ in terms], [weight for _, weight in terms]
+            self.model.add(cp_model.LinearExpr.weighted_sum(*weighted) <= self.largest)
         self.model.minimize(self.largest)
+
+    def _travels(self, source: int, readers: tuple[int, ...]) -> dict[tuple[int, int], cp_model.IntVar]:
+        """Device pair → whether the source is on the one, and a reader on the other."""
+        sources, single = self.place[source], len(readers) == 1
+        targets = list(dict.fromkeys(device for reader in readers for device in self.place[reader]))
+
+        def joins(a: int, b: int) -> cp_model.IntVar:
+            return self._new_bool(lambda where: where[source] == a and any(where[each] == b for each in readers))
+
+        found = {(a, b): joins(a, b) for a in sources for b in targets if single or a != b}
+        if single:
+            for a, literal in sources.items():
+                self.model.add(sum(found[a, b] for b in targets) == literal)
+            for b, literal in self.place[readers[0]].items():
+                self.model.add(sum(found[a, b] for a in sources) == literal)
+            return {(a, b): literal for (a, b), literal in found.items() if a != b}
+        for (a, b), literal in found.items():
+            self.model.add_implication(literal, sources[a])
+            for reader in readers:
+                if b in self.place[reader]:
+                    self.model.add_bool_or(~sources[a], ~self.place[reader][b], literal)
+        return found
+
+    def _paid_once(
+        self,
+        source: int,
+        readers: tuple[int, ...],
+        a: int,
+        ticks: Mapping[int, int],
+        travels: Mapping[tuple[int, int], cp_model.IntVar],
+    ) -> list[tuple[Literal, int]]:
+        """The sender on a device pays for its longest transfer of a tensor."""
+        paid = {b: each for b, each in ticks.items() if 0 < each < FAR}
+        if not paid:
+            return []
+        longest = self.model.new_int_var(0, max(paid.values()), "")
+
+        def value(where: Place) -> int:
+            return max((paid.get(where[r], 0) for r in readers if where[source] == a), default=0)
+
+        self.values.append((longest, value))
+        for b, each in paid.items():
+            self.model.add(longest >= each * travels[a, b])
+        return [(longest, 1)]
 
     def hint(self, place: Place, largest: int) -> None:
         """Begin at a placement; every variable gets its value there, as CP-SAT completes few hints itself."""
@@ -101,119 +152,11 @@ class AssignmentModel:
         """[block] → device of a solution."""
         return [next(device for device, there in row.items() if is_true(there)) for row in self.place]
 
-    def new_bool(self, value: Callable[[Place], int]) -> cp_model.IntVar:
+    def _new_bool(self, value: Callable[[Place], int]) -> cp_model.IntVar:
         """A literal that is true where `value` of a placement is."""
         literal = self.model.new_bool_var("")
         self.values.append((literal, value))
         return literal
-
-
-class _Sent:
-    """The tensors that a block sends to the same readers."""
-
-    def __init__(
-        self, owner: AssignmentModel, tables: PlacementTables, source: int, readers: tuple[int, ...], kinds: list[int]
-    ) -> None:
-        self.owner, self.model, self.tables = owner, owner.model, tables
-        self.source, self.readers, self.kinds = source, readers, kinds
-        self.sources = owner.place[source]
-        self.targets = list(dict.fromkeys(device for reader in readers for device in owner.place[reader]))
-
-    def add(self) -> None:
-        """Add the ticks of the tensors to the loads: by who sends and receives, if that is all that they depend on."""
-        tables = self.tables
-        sent, received = ({device: set[int]() for device in row} for row in (self.sources, self.targets))
-        for a, b in self._pairs():
-            paid = [sum(int(table[kind, a, b]) for kind in self.kinds) for table in (tables.sent, tables.received)]
-            if max(paid) < FAR:
-                sent[a].add(paid[0])
-                received[b].add(paid[1])
-        if len(tables.link) or any(len(each) > 1 for each in (*sent.values(), *received.values())):
-            self._add_pairs()
-            return
-        for prices, literal in ((received, self._arrives), (sent, self._leaves)):
-            for device, each in prices.items():
-                if ticks := max(each, default=0):
-                    self._pay(device, literal(device), ticks)
-
-    def _pay(self, device: int, literal: Literal, ticks: int) -> None:
-        self.owner.busy[self.tables.load_of[device]].append((literal, ticks))
-
-    def _pairs(self) -> list[tuple[int, int]]:
-        return [(a, b) for a in self.sources for b in self.targets if a != b]
-
-    def _arrives(self, device: int) -> cp_model.IntVar:
-        """True if a reader is on a device, and the source is not."""
-        source, readers, place = self.source, self.readers, self.owner.place
-        arrives = self.owner.new_bool(
-            lambda where: where[source] != device and any(where[reader] == device for reader in readers)
-        )
-        for reader in readers:
-            if device in place[reader]:
-                here = [self.sources[device]] if device in self.sources else []
-                self.model.add_bool_or(arrives, ~place[reader][device], *here)
-        return arrives
-
-    def _leaves(self, device: int) -> cp_model.IntVar:
-        """True if the source is on a device, and a reader is not."""
-        source, readers, place = self.source, self.readers, self.owner.place
-        leaves = self.owner.new_bool(
-            lambda where: where[source] == device and any(where[reader] != device for reader in readers)
-        )
-        for reader in readers:
-            there = [place[reader][device]] if device in place[reader] else []
-            self.model.add_bool_or(leaves, ~self.sources[device], *there)
-        return leaves
-
-    def _add_pairs(self) -> None:
-        travels = self._travels()
-        for kind in self.kinds:
-            for (a, b), literal in travels.items():
-                if 0 < (ticks := int(self.tables.received[kind, a, b])) < FAR:
-                    self._pay(b, literal, ticks)
-                for number, ticks in self.tables.on_links(kind, a, b):
-                    if 0 < ticks < FAR:
-                        self.owner.busy[number].append((literal, ticks))
-            for a in self.sources:
-                self._pay_once(a, {b: travels[a, b] for b in self.targets if a != b}, kind)
-
-    def _travels(self) -> dict[tuple[int, int], cp_model.IntVar]:
-        """Device pair → whether the source is on the one, and a reader on the other."""
-        source, readers = self.source, self.readers
-        single = len(readers) == 1
-
-        def joins(a: int, b: int) -> cp_model.IntVar:
-            return self.owner.new_bool(lambda where: where[source] == a and any(where[each] == b for each in readers))
-
-        found = {(a, b): joins(a, b) for a in self.sources for b in self.targets if single or a != b}
-        if single:
-            reader = self.owner.place[readers[0]]
-            for a, literal in self.sources.items():
-                self.model.add(sum(found[a, b] for b in self.targets) == literal)
-            for b in self.targets:
-                self.model.add(sum(found[a, b] for a in self.sources) == reader[b])
-            return {pair: found[pair] for pair in self._pairs()}
-        for (a, _), literal in found.items():
-            self.model.add_implication(literal, self.sources[a])
-        for b in self.targets:
-            self.model.add_bool_or(~self._arrives(b), *(found[pair] for pair in found if pair[1] == b))
-        return found
-
-    def _pay_once(self, a: int, travels: Mapping[int, cp_model.IntVar], kind: int) -> None:
-        """The sender pays for its longest transfer of a tensor."""
-        paid = {b: ticks for b in travels if (ticks := int(self.tables.sent[kind, a, b])) < FAR}
-        if not any(paid.values()):
-            return
-        source, readers = self.source, self.readers
-        longest = self.model.new_int_var(0, max(paid.values()), "")
-
-        def value(where: Place) -> int:
-            return max((paid.get(where[r], 0) for r in readers if where[source] == a), default=0)
-
-        self.owner.values.append((longest, value))
-        for b, ticks in paid.items():
-            self.model.add(longest >= ticks * travels[b])
-        self._pay(a, longest, 1)
 
 
 def leave_working_room(model: cp_model.CpModel, problem: Problem, place: Sequence[Mapping[int, Literal]]) -> None:
@@ -273,12 +216,8 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
             model = AssignmentModel(problem, instance, without=without)
     except OutOfTimeError:
         return False, None
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
     left_s = max(0.0, until - now())
-    limit(solver, left_s)
-    solver.parameters.presolve_inclusion_work_limit = 0
-    solver.parameters.catch_sigint_signal = False
+    solver = new_solver(1, 0, left_s, relaxes_well=True)
     status = solve_in_thread(solver, model.model, left_s, time_is_up)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return status == cp_model.INFEASIBLE, None

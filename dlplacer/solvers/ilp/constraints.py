@@ -13,7 +13,7 @@ from ortools.sat.python import cp_model
 
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.solvers.bounds import Bounds
-from dlplacer.solvers.instance.instance import FAR, Delay, Instance, interchangeable
+from dlplacer.solvers.instance.instance import FAR, Delay, Instance
 
 Literal = cp_model.LiteralT
 Linear = cp_model.LinearExpr
@@ -47,8 +47,6 @@ class Variables:
     far
         (block, block, pairs of devices) → literal that is true if the blocks are on one of these pairs; it may also be
         true elsewhere, which only lengthens a delay. Filled by the constraints.
-    used
-        (device, blocks) → literal that is true if one of the blocks is there. Filled by the constraints.
     away
         (device, blocks, block) → literal that is true if one of the blocks is there and the last one is not.
     optional_transfers
@@ -62,7 +60,6 @@ class Variables:
     start: tuple[cp_model.IntVar, ...]
     makespan: cp_model.IntVar
     far: dict[tuple[int, int, Pairs], cp_model.IntVar] = field(default_factory=dict)
-    used: dict[tuple[int, tuple[int, ...]], cp_model.IntVar] = field(default_factory=dict)
     away: dict[tuple[int, tuple[int, ...], int], cp_model.IntVar] = field(default_factory=dict)
     optional_transfers: list[OptionalTransfer] = field(default_factory=list)
     left_out: set[int] = field(default_factory=set)
@@ -109,8 +106,6 @@ def hint(
     # Auxiliary literals too: CP-SAT gives up a hint that it cannot complete within few conflicts.
     for (source, target, pairs), literal in variables.far.items():
         model.add_hint(literal, (placement[source], placement[target]) in pairs)
-    for (there, blocks), literal in variables.used.items():
-        model.add_hint(literal, any(placement[block] == there for block in blocks))
     for (there, blocks, other), literal in variables.away.items():
         used = any(placement[block] == there for block in blocks)
         model.add_hint(literal, used and placement[other] != there)
@@ -126,11 +121,6 @@ def _place(model: cp_model.CpModel, devices: Sequence[int], block: int) -> dict[
         literal = model.new_bool_var(f"place{block}")
         return {devices[0]: literal, devices[1]: literal.negated()}
     return {device: model.new_bool_var(f"place{block}_{device}") for device in devices}
-
-
-_PRECEDENCE_BLOCKS = 40
-"""Blocks along which devices are ordered: clauses are one per block and device, and what is left free after 40 blocks
-is hardly ever symmetric. A guess; at segment size symmetry breaking had no measurable effect up to 8 devices."""
 
 
 def place_every_op(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
@@ -244,37 +234,6 @@ def bound_loads(model: cp_model.CpModel, instance: Instance, variables: Variable
 def minimize_makespan(model: cp_model.CpModel, variables: Variables) -> None:
     """The objective: the tick at which the last op ends is least."""
     model.minimize(variables.makespan)
-
-
-def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
-    """Of devices that can be swapped, those of lower number are used first along the largest blocks.
-
-    Any plan can be relabelled so, as swapping devices keeps its makespan. Block b may be on the j-th device of a class
-    only if an earlier block is on the (j−1)-th.
-    """
-    for devices in interchangeable(instance):
-        blocks = [block for block in symmetry_blocks(instance) if devices[0] in variables.place[block]]
-        for count, block in enumerate(blocks):
-            for before, device in pairwise(devices):
-                earlier = _used(model, variables, before, tuple(blocks[:count]))
-                model.add_bool_or([~variables.place[block][device], *earlier])
-
-
-def symmetry_blocks(instance: Instance) -> list[int]:
-    """The blocks along which `break_symmetry` orders devices: those with most work."""
-    work = [sum(instance.longest[op] for op in ops) for ops in instance.members]
-    return sorted(range(len(work)), key=lambda block: -work[block])[:_PRECEDENCE_BLOCKS]
-
-
-def _used(model: cp_model.CpModel, variables: Variables, device: int, blocks: tuple[int, ...]) -> list[Literal]:
-    """At most two literals whose disjunction holds if one of the blocks is on a device, chained over the blocks."""
-    if len(blocks) < 2:
-        return [variables.place[block][device] for block in blocks]
-    if (device, blocks) not in variables.used:
-        before = _used(model, variables, device, blocks[:-1])
-        variables.used[device, blocks] = either = model.new_bool_var("")
-        model.add_bool_or([*before, variables.place[blocks[-1]][device], ~either])
-    return [variables.used[device, blocks]]
 
 
 def _levels(instance: Instance, op: int, target: int, delay: Delay) -> list[int]:

@@ -11,17 +11,18 @@ from dlplacer.core.errors import InternalError
 from dlplacer.problem.route_table import ScheduledTransfer
 from dlplacer.solvers.decode.decode import compact
 from dlplacer.solvers.ilp.constraints import Literal, Variables
-from dlplacer.solvers.ilp.solver_thread import PARAMS as THREAD
-from dlplacer.solvers.ilp.solver_thread import limit, solve_in_thread
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule, with_transfers
-from dlplacer.solvers.instance.time_limit import counts_work, time_is_up
+from dlplacer.solvers.instance.time_limit import count_work, counts_work, in_thread, time_is_up
 
 _TUNED_PORTFOLIO = 8
 """From so many workers on CP-SAT's own portfolio is used; 8 is the smallest that its authors tune."""
 
 _SUBSOLVERS = ("no_lp", "quick_restart_no_lp", "default_lp", "quick_restart", "max_lp", "reduced_costs")
 """Full searches below that; the first ones leave out the linear relaxation, which slows these models down."""
+
+_SECONDS_OF_WORK = 4.0
+"""Seconds that one deterministic second of CP-SAT's work takes. Measured as 3 to 7 on segments."""
 
 
 def new_solver(
@@ -30,35 +31,56 @@ def new_solver(
     """A solver with the parameters that every search here uses.
 
     The inclusion work limit of 0 guards against wrong OPTIMAL answers (OR-Tools issue 5293).
+
+    Parameters
+    ----------
+    seconds, work
+        Limits of the time that passes, and of CP-SAT's deterministic seconds.
+    relaxes_well
+        Whether the linear relaxation is close: then searches are those that CP-SAT chooses itself, which use it.
     """
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed % 2**31
-    limit(solver, seconds, work)
+    if counts_work():
+        work = min(work, seconds / _SECONDS_OF_WORK)
+    else:
+        solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.max_deterministic_time = work
     # Presolve drops the enforcement of rows whose Boolean coefficients pass 2^31 in sum: a wrong OPTIMAL (issue 5293).
     solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.catch_sigint_signal = False
     # Precedences between ops of one device cost more to find than they prune.
     solver.parameters.use_precedences_in_disjunctive_constraint = False
-    if relaxes_well:
-        return solver
-    if workers == 1:
+    if workers == 1 and not relaxes_well:
         solver.parameters.linearization_level = 0
-    elif workers < _TUNED_PORTFOLIO:
+    elif workers < _TUNED_PORTFOLIO and not relaxes_well:
         solver.parameters.subsolvers.extend(_SUBSOLVERS[: max(2, workers - 1)])
     return solver
 
 
-def read_schedule(
-    variables: Variables,
-    instance: Instance,
-    is_true: Callable[[Literal], bool],
-    value: Callable[[cp_model.IntVar], int],
-) -> Schedule:
-    """The schedule of a solution, every op as early as its placement and order allow."""
-    place = [next(device for device, there in row.items() if is_true(there)) for row in variables.place]
-    start = [value(variable) for variable in variables.start]
-    return compact(instance, [place[block] for block in instance.block], start)
+def solve_in_thread(
+    solver: cp_model.CpSolver,
+    model: cp_model.CpModel,
+    seconds: float,
+    look: Callable[[], bool],
+    listener: cp_model.CpSolverSolutionCallback | None = None,
+) -> cp_model.CpSolverStatus | None:
+    """The status with which CP-SAT ends; None if it does not heed its limits and is left behind.
+
+    In a thread, as Ctrl-C and `look`, which says whether to end, have to be heard during presolve, which calls nothing
+    back.
+    """
+    try:
+        status = in_thread(lambda: solver.solve(model, listener), seconds, look, solver.stop_search)
+    except TimeoutError:
+        return None
+    count_work(_SECONDS_OF_WORK * solver.deterministic_time)
+    return status
+
+
+Reader = Callable[[Callable[[Literal], bool], Callable[[cp_model.IntVar], int]], list[Schedule]]
+"""(values of literals, values of variables) → the schedules that a solution suggests."""
 
 
 def read_schedules(
@@ -67,15 +89,16 @@ def read_schedules(
     is_true: Callable[[Literal], bool],
     value: Callable[[cp_model.IntVar], int],
 ) -> list[Schedule]:
-    """The schedules that a solution suggests.
+    """The schedules that a solution suggests, all things as early as its order allows.
 
-    Where transfers are part of the model: with transfers decided anew, with all things moved early in the order that
-    the solution has, and as it is, which may be needed where waiting saves memory.
+    If transfers are part of the model: as it is, which may be needed where waiting saves memory, moved early, and with
+    transfers decided anew.
     """
-    found = read_schedule(variables, instance, is_true, value)
+    place = [next(device for device, there in row.items() if is_true(there)) for row in variables.place]
+    start = tuple(map(value, variables.start))
+    found = compact(instance, [place[block] for block in instance.block], start)
     if instance.traffic is None or not variables.optional_transfers:
         return [found]
-    start = tuple(map(value, variables.start))
     transfers = [
         ScheduledTransfer(optional.request, optional.target, optional.route, tuple(map(value, optional.start)))
         for optional in variables.optional_transfers
@@ -85,11 +108,7 @@ def read_schedules(
     wanted = {(send.request, send.target): send for send in reversed(transfers)}
     kept = tuple(wanted[send.request, send.target] for send in early.transfers)
     makespan = max(begin + instance.duration[op][found.device[op]] for op, begin in enumerate(start))
-    return [early, found, Schedule(found.device, start, makespan, kept)]
-
-
-Reader = Callable[[Callable[[Literal], bool], Callable[[cp_model.IntVar], int]], list[Schedule]]
-"""(values of literals, values of variables) → the schedules that a solution suggests."""
+    return [early, Schedule(found.device, start, makespan, kept), found]
 
 
 def reader(variables: Variables, instance: Instance) -> Reader:
@@ -105,6 +124,9 @@ class SearchEnd(Enum):
     UNDECIDED = "time or work was up first"
 
 
+_ENDS = {cp_model.INFEASIBLE: SearchEnd.INFEASIBLE, cp_model.OPTIMAL: SearchEnd.OPTIMAL}
+
+
 def search(
     model: cp_model.CpModel,
     read: Reader,
@@ -115,17 +137,8 @@ def search(
 ) -> SearchEnd:
     """Solve a model for some time and return what is proven; better schedules and bounds go to the incumbent.
 
-    A solver that does not heed the time limit is left behind.
-
-    Parameters
-    ----------
-    seconds
-        Limit on the time that passes.
-    work
-        Limit in CP-SAT's deterministic seconds, which one worker spends in the same way every time; several workers
-        get as much time as that takes.
-    relaxes_well
-        Whether the linear relaxation is close: then searches are those that CP-SAT chooses itself, which use it.
+    A solver that does not heed the time limit is left behind. The parameters are those of `new_solver`; several workers
+    get as much time as their work takes one.
     """
     budget = incumbent.budget
     if seconds <= 0:
@@ -133,7 +146,7 @@ def search(
     if budget.workers > 1:
         # Several workers are not deterministic anyway, and each would end alone once it has spent its work: with limits
         # of their own one of two was idle for most of the time.
-        seconds, work = min(seconds, THREAD.seconds_of_work * work), math.inf
+        seconds, work = min(seconds, _SECONDS_OF_WORK * work), math.inf
     solver = new_solver(budget.workers, budget.seed, seconds, work, relaxes_well)
     solver.parameters.relative_gap_limit = budget.gap
     listener = _Listener(read)
@@ -145,7 +158,6 @@ def search(
         listener.deliver(incumbent)
         return budget.stop.is_set() or incumbent.closed or time_is_up()
 
-    # A thread, as Ctrl-C and `stop` have to be heard during presolve, which calls nothing back.
     status = solve_in_thread(solver, model, seconds, look, listener)
     if status is None:
         return SearchEnd.UNDECIDED
@@ -155,9 +167,6 @@ def search(
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         incumbent.raise_bound(_whole(solver.best_objective_bound))
     return _ENDS.get(status, SearchEnd.UNDECIDED)
-
-
-_ENDS = {cp_model.INFEASIBLE: SearchEnd.INFEASIBLE, cp_model.OPTIMAL: SearchEnd.OPTIMAL}
 
 
 class _Listener(cp_model.CpSolverSolutionCallback):

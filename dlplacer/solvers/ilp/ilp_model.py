@@ -25,7 +25,7 @@ from dlplacer.solvers.ilp.constraints import (
     hint,
 )
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
-from dlplacer.solvers.instance.instance import Instance, interchangeable, relabelled
+from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import ask_time, now
 
@@ -36,7 +36,6 @@ def build_model(
     upper: int,
     start_from: Schedule | None = None,
     every_route: bool = False,
-    symmetric: bool = True,
 ) -> tuple[cp_model.CpModel, Variables]:
     """The model of all schedules of at most `upper` ticks, hinted with a schedule if one is given.
 
@@ -44,8 +43,6 @@ def build_model(
     ----------
     every_route
         Whether to list all routes that transfers may take, which is for small problems.
-    symmetric
-        Whether devices that can be swapped may be renamed, which leaves fewer solutions.
     """
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
@@ -56,26 +53,15 @@ def build_model(
     constraints.fit_into_memory(model, instance, variables)
     constraints.finish_before_makespan(model, instance, variables, bounds)
     constraints.bound_loads(model, instance, variables, bounds)
-    if symmetric:
-        constraints.break_symmetry(model, instance, variables)
     if instance.traffic is not None:
         transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper, every_route)
         transfers.one_transfer_at_a_time(model, variables)
     constraints.minimize_makespan(model, variables)
     if start_from is not None:
-        _hint_relabelled(model, instance, variables, start_from)
+        hint(model, instance, variables, start_from.device, start_from.start)
+        if instance.traffic is not None:
+            transfers.hint_transfers(model, instance.traffic, variables, start_from)
     return model, variables
-
-
-def _hint_relabelled(model: cp_model.CpModel, instance: Instance, variables: Variables, schedule: Schedule) -> None:
-    """Hint with swappable devices renamed, since a hint that breaks the symmetry breaking is of no use."""
-    # On 500 ops a hint that broke the symmetry breaking led to no solution at all within 40 s, without a word.
-    placement = [schedule.device[ops[0]] for ops in instance.members]
-    name = relabelled(placement, interchangeable(instance), constraints.symmetry_blocks(instance))
-    hint(model, instance, variables, [name[device] for device in schedule.device], schedule.start)
-    if instance.traffic is not None and variables.optional_transfers:
-        names = {device: name.get(device, device) for device in range(instance.device_count)}
-        transfers.hint_transfers(model, instance.traffic, variables, schedule, names)
 
 
 Shelf = list[tuple[cp_model.IntervalVar, int]]
@@ -245,23 +231,9 @@ def _solve(
 
 
 def _one_after_another(instance: Instance, traffic: Traffic) -> int:
-    """Ticks in which all ops and all transfers can follow one another, if any schedule keeps the memory.
-
-    By routes of least delay, which need none in between; where they lead over devices, by all that there are or that a
-    transfer may have to take.
-    """
-    total = sum(instance.longest)
-    for request in traffic.requests:
-        slowest = 0
-        for source in instance.allowed[request.source]:
-            for target in {d for op in request.readers for d in instance.allowed[op]} - {source}:
-                if instance.component[source] == instance.component[target]:
-                    routes = traffic.routes.between(request.size, source, target)
-                    slowest = max(slowest, *(sum(segment.ticks for segment in route) for route in routes))
-                    if traffic.routes.needs_relays and not traffic.routes.complete:
-                        slowest = max(slowest, traffic.routes.long_enough(request.size, source, target))
-        total += slowest * (instance.device_count - 1)
-    return total
+    """Ticks in which all ops and all transfers can follow one another, if any schedule keeps the memory."""
+    sent = sum(traffic.routes.longest(request.size) for request in traffic.requests)
+    return sum(instance.longest) + (instance.device_count - 1) * sent
 
 
 def build_exact_model(

@@ -98,18 +98,14 @@ def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> Non
             model.add_no_overlap([intervals[number] for number in numbers])
 
 
-def hint_transfers(
-    model: cp_model.CpModel, traffic: Traffic, variables: Variables, schedule: Schedule, name: dict[int, int]
-) -> None:
-    """Start the search with the transfers of a schedule, devices renamed; those that take other routes are left out."""
+def hint_transfers(model: cp_model.CpModel, traffic: Traffic, variables: Variables, schedule: Schedule) -> None:
+    """Start the search with the transfers of a schedule; those that take other routes are left out."""
     sent = {}
     for send in schedule.transfers:
-        request = traffic.requests[send.request]
-        source = schedule.device[request.source]
-        # Swapped devices give routes other nodes, but segments that take as long.
-        sent[send.request, name[source], name[send.target], _ticks(send.route)] = send.start
+        source = schedule.device[traffic.requests[send.request].source]
+        sent[send.request, source, send.target, send.route] = send.start
     for optional in variables.optional_transfers:
-        start = sent.pop((optional.request, optional.source, optional.target, _ticks(optional.route)), None)
+        start = sent.get((optional.request, optional.source, optional.target, optional.route))
         if isinstance(optional.used, cp_model.IntVar):
             model.add_hint(optional.used, start is not None)
         if start is not None:
@@ -141,10 +137,6 @@ def _routes(
         return table.between(request.size, *pair), True
     listed = table.within(request.size, *pair, most_ticks, _MOST_ROUTES) if every_route else None
     return (table.between(request.size, *pair)[:1], False) if listed is None else (listed, True)
-
-
-def _ticks(route: TimedRoute) -> tuple[int, ...]:
-    return tuple(segment.ticks for segment in route)
 
 
 def _supply(

@@ -335,22 +335,6 @@ def interchangeable(instance: Instance) -> list[tuple[int, ...]]:
     return [tuple(members) for members in classes if len(members) > 1]
 
 
-def relabelled(placement: Sequence[int], classes: Sequence[tuple[int, ...]], blocks: Sequence[int]) -> dict[int, int]:
-    """Device → device such that along `blocks` the devices of each class first appear in their own order.
-
-    Parameters
-    ----------
-    placement
-        [block] → device.
-    """
-    new_name = {device: device for device in placement}
-    for members in classes:
-        seen = dict.fromkeys(placement[block] for block in blocks if placement[block] in members)
-        met = [*seen, *(device for device in members if device not in seen)]
-        new_name.update(zip(met, members, strict=True))
-    return new_name
-
-
 def _swappable(instance: Instance, tables: set[Delay], a: int, b: int) -> bool:
     if instance.capacity[a] != instance.capacity[b] or instance.component[a] != instance.component[b]:
         return False

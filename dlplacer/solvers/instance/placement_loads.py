@@ -3,8 +3,8 @@
 A load is a sum over blocks and over what is sent between their devices.
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -20,90 +20,53 @@ _MOST_CROSSINGS = 50_000
 """Ops × pairs of devices up to which a path is looked for. A guess."""
 
 
-class PlacementTables(NamedTuple):
+class PlacementLoads(NamedTuple):
     """The loads of all placements.
 
     Attributes
     ----------
-    work, load_of
-        [block, device] → ticks of its ops, and [device] → the load that they count for.
-    allowed
-        [block, device] → 1 or 0.
-    size
-        [block] → bytes.
-    order, turn
-        The blocks in the order in which they run, and [block] → its position there.
-    source, kind
-        [request] → the block that sends it, and the row of its prices.
-    first_reader, reader
-        `reader[first_reader[request] : first_reader[request + 1]]` are the blocks that read it, but for its source.
-    first_at, at
-        The same for [block] → requests that it sends or reads.
+    number, load_of
+        Number of loads, and [device] → the load that the work of its ops and transfers counts for.
+    work
+        [block, device] → ticks of its ops.
+    requests
+        (block that sends, blocks that read, row of prices).
     sent, received
-        [kind, device, device] → ticks that the ends pay.
-    first_link, link, link_ticks
-        The same for [kind × devices² + device × devices + device] → loads that a transfer adds to, and its ticks.
+        [row, device, device] → ticks that the ends pay.
+    on_links
+        (row, device, device) → (load, ticks) of what a transfer adds to.
     """
 
+    number: int
+    load_of: Sequence[int]
     work: Ints
-    load_of: Ints
-    allowed: Ints
-    size: Ints
-    order: Ints
-    turn: Ints
-    source: Ints
-    kind: Ints
-    first_reader: Ints
-    reader: Ints
-    first_at: Ints
-    at: Ints
+    requests: Sequence[tuple[int, tuple[int, ...], int]]
     sent: Ints
     received: Ints
-    first_link: Ints
-    link: Ints
-    link_ticks: Ints
-
-    @property
-    def load_count(self) -> int:
-        """Number of loads."""
-        return 1 + int(max(self.load_of.max(), self.link.max(initial=0)))
-
-    def readers(self, request: int) -> list[int]:
-        """The blocks that read a request."""
-        found: list[int] = self.reader[self.first_reader[request] : self.first_reader[request + 1]].tolist()
-        return found
-
-    def on_links(self, kind: int, source: int, target: int) -> list[tuple[int, int]]:
-        """(load, ticks) of what a transfer adds to."""
-        row = (kind * len(self.load_of) + source) * len(self.load_of) + target
-        span = slice(self.first_link[row], self.first_link[row + 1])
-        return list(zip(self.link[span].tolist(), self.link_ticks[span].tolist(), strict=True))
+    on_links: Mapping[tuple[int, int, int], Sequence[tuple[int, int]]]
 
 
-def load_tables(problem: Problem, instance: Instance, loads: Loads) -> PlacementTables:
+def loads_of(problem: Problem, instance: Instance, loads: Loads) -> PlacementLoads:
     """The loads of devices and link directions under all placements."""
     devices = instance.device_count
-    kinds = range(len(problem.sizes_bytes))
-    pairs = [(kind, a, b) for kind in kinds for a in range(devices) for b in range(devices)]
-    paid = np.array([loads.paid(*pair) for pair in pairs], np.int64).reshape(len(kinds), devices, devices, 2)
+    keys = list(product(range(len(problem.sizes_bytes)), range(devices), range(devices)))
+    paid = np.array([loads.paid(*key) for key in keys], np.int64).reshape(-1, devices, devices, 2)
     requests = []
     for request in loads.requests:
         source = instance.block[request.source]
-        readers = sorted({instance.block[reader] for reader in request.readers} - {source})
+        readers = tuple(sorted({instance.block[reader] for reader in request.readers} - {source}))
         if readers:
             requests.append((source, readers, request.size))
-    on_links = (() if a == b else loads.on_links(kind, a, b) for kind, a, b in pairs)
-    return _tables(
-        instance,
-        [instance.block[op] for op in instance.order],
-        range(devices),
-        requests,
-        paid,
-        [[(devices + number, ticks) for number, ticks in row] for row in on_links],
-    )
+    on_links = {
+        (size, a, b): [(devices + number, ticks) for number, ticks in loads.on_links(size, a, b)]
+        for size, a, b in keys
+        if a != b
+    }
+    count = devices + loads.link_count
+    return PlacementLoads(count, range(devices), _work(instance), requests, paid[..., 0], paid[..., 1], on_links)
 
 
-def path_tables(instance: Instance, path: Sequence[int]) -> PlacementTables:
+def path_length(instance: Instance, path: Sequence[int]) -> PlacementLoads:
     """The length of a path as the only load of all placements."""
     kinds: dict[Delay, int] = {}
     requests = []
@@ -111,15 +74,11 @@ def path_tables(instance: Instance, path: Sequence[int]) -> PlacementTables:
         if instance.block[op] != instance.block[behind]:
             delay = next(delay for target, delay in instance.successors[op] if target == behind)
             kind = kinds.setdefault(delay, len(kinds))
-            requests.append((instance.block[op], [instance.block[behind]], kind))
-    return _tables(
-        instance,
-        [*(instance.block[op] for op in path), *instance.block],
-        [0] * instance.device_count,
-        requests,
-        np.zeros((len(kinds), instance.device_count, instance.device_count, 2), np.int64),
-        [[(0, ticks)] for delay in kinds for row in delay for ticks in row],
-    )
+            requests.append((instance.block[op], (instance.block[behind],), kind))
+    devices = range(instance.device_count)
+    on_links = {(kind, a, b): [(0, delay[a][b])] for delay, kind in kinds.items() for a in devices for b in devices}
+    nothing = np.zeros((len(kinds), len(devices), len(devices)), np.int64)
+    return PlacementLoads(1, [0] * len(devices), _work(instance), requests, nothing, nothing, on_links)
 
 
 def serial_path(instance: Instance) -> list[int]:
@@ -141,45 +100,5 @@ def serial_path(instance: Instance) -> list[int]:
     return path[::-1]
 
 
-def _tables(
-    instance: Instance,
-    order: Iterable[int],
-    load_of: Sequence[int],
-    requests: Sequence[tuple[int, Sequence[int], int]],
-    ends_pay: Ints,
-    on_links: Sequence[Sequence[tuple[int, int]]],
-) -> PlacementTables:
-    """The tables from (block, readers, row of prices) of requests and, for each row and two devices, who pays."""
-    work = np.zeros((len(instance.members), instance.device_count), np.int64)
-    allowed = np.zeros(work.shape, np.int64)
-    for block, ops in enumerate(instance.members):
-        allowed[block, list(instance.allowed[ops[0]])] = 1
-        work[block] = np.sum([instance.duration[op] for op in ops], axis=0)
-    at = [list[int]() for _ in instance.members]
-    for number, (source, readers, _) in enumerate(requests):
-        for block in (source, *readers):
-            at[block].append(number)
-    first_link, link = _rows([[load for load, _ in row] for row in on_links])
-    blocks = np.array(list(dict.fromkeys(order)), np.int64)
-    return PlacementTables(
-        work * (allowed > 0),
-        np.array(load_of, np.int64),
-        allowed,
-        np.array(instance.footprint, np.int64),
-        blocks,
-        np.argsort(blocks),
-        np.array([source for source, _, _ in requests], np.int64),
-        np.array([kind for _, _, kind in requests], np.int64),
-        *_rows([readers for _, readers, _ in requests]),
-        *_rows(at),
-        ends_pay[..., 0].copy(),
-        ends_pay[..., 1].copy(),
-        first_link,
-        link,
-        np.array([ticks for row in on_links for _, ticks in row], np.int64),
-    )
-
-
-def _rows(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    first = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return first, np.array([value for row in rows for value in row], np.int64)
+def _work(instance: Instance) -> Ints:
+    return np.array([np.sum([instance.duration[op] for op in ops], axis=0) for ops in instance.members], np.int64)

@@ -262,13 +262,6 @@ class Incumbent:
         self.pass_on(schedule)
         return True
 
-    def accepts(self, schedule: Schedule) -> bool:
-        """Offer a schedule; whether it is a plan at all, so that a search may go on from it, better or not."""
-        is_better = self.best is None or schedule.makespan < self.best.makespan
-        if self.offer(schedule):
-            return True
-        return not is_better and schedule.makespan < FAR and self.admits(schedule)
-
     def raise_bound(self, bound: int) -> None:
         """Keep a lower bound if it is the highest so far."""
         if bound > self.bound:

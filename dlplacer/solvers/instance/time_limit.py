@@ -5,13 +5,14 @@ enough; and it is called through layers that know nothing of time. The clock is 
 solve ends where the same solve ends on every machine.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from threading import Event
+from threading import Thread
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -67,28 +68,7 @@ def count_work(seconds: float) -> None:
         clock.now_s += seconds
 
 
-def unheard(look: Callable[[], Found]) -> Callable[[], Found]:
-    """The same look at a clock of its own, which stands: for looks whose number hangs on the machine."""
-
-    def look_unheard() -> Found:
-        clock = _clock.get()
-        token = _clock.set(None if clock is None else WorkClock(clock.now_s))
-        try:
-            return look()
-        finally:
-            _clock.reset(token)
-
-    return look_unheard
-
-
 _limits: ContextVar[tuple[Callable[[], bool], ...]] = ContextVar("limits", default=())
-
-
-def in_own_thread(work: Callable[[], Found]) -> Callable[[], Found]:
-    """The same work for a thread, by the clock of this one and without the limits around, which this one keeps."""
-    context = copy_context()
-    context.run(_limits.set, ())
-    return lambda: context.run(work)
 
 
 class OutOfTimeError(Exception):
@@ -136,6 +116,59 @@ def within(is_over: Callable[[], bool], work: Callable[[], Found]) -> Found | No
         return None
 
 
+_POLL_S, _GRACE_SHARE, _GRACE_S = 0.05, 0.02, 0.2
+"""Seconds between looks at a thread, which a user notices as immediate; share of its limit and seconds that it may
+overrun before it is left behind."""
+
+
+def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool], end: Callable[[], object]) -> Found:
+    """The result of some work that a thread does, so that this one hears Ctrl-C and can leave it behind.
+
+    Parameters
+    ----------
+    seconds
+        Limit of the work.
+    look
+        Called every now and then; whether the work shall end.
+    end
+        Asks the work to end, which it may do late.
+
+    Raises
+    ------
+    TimeoutError
+        If the work does not end in time. It goes on in its thread, and nobody hears of it.
+    """
+    context, running, clock = copy_context(), Future[Found](), _clock.get()
+    # This thread keeps the limits around.
+    context.run(_limits.set, ())
+    if clock is not None:
+        # The thread counts what it does; how often this one looks hangs on the machine.
+        seconds = math.inf
+
+    def done() -> None:
+        try:
+            running.set_result(context.run(work))
+        except BaseException as error:
+            running.set_exception(error)
+
+    def look_unheard() -> bool:
+        token = _clock.set(None if clock is None else WorkClock(clock.now_s))
+        try:
+            return look()
+        finally:
+            _clock.reset(token)
+
+    stop_at = time.monotonic() + seconds
+    Thread(target=done, daemon=True).start()
+    while not running.done():
+        if time.monotonic() > stop_at + _GRACE_SHARE * seconds + _GRACE_S:
+            raise TimeoutError
+        wait((running,), _POLL_S)
+        if look_unheard() or time.monotonic() > stop_at:
+            end()
+    return running.result()
+
+
 def side_by_side(tasks: Sequence[Callable[[int], object]], workers: int) -> None:
     """Run tasks in threads, as many at once as there are workers, the first ones first, and wait for all.
 
@@ -143,38 +176,14 @@ def side_by_side(tasks: Sequence[Callable[[int], object]], workers: int) -> None
     ----------
     tasks
         Each is told how many workers it has. They end in time by themselves, and hear of the limits around.
-
-    Raises
-    ------
-    Exception
-        Whatever a task raises; for those that run then, time is up, and the others do not begin.
     """
     at_once = min(workers, len(tasks))
     if at_once <= 1:
         for task in tasks:
             task(workers)
         return
-    pool, failed = ThreadPoolExecutor(at_once), Event()
-    try:
+    with ThreadPoolExecutor(at_once) as pool:
         # `ask_time` reads a context variable, which threads do not inherit.
-        running = [pool.submit(copy_context().run, _run, task, workers // at_once, failed) for task in tasks]
+        running = [pool.submit(copy_context().run, task, workers // at_once) for task in tasks]
         for one in running:
             one.result()
-    except BaseException:
-        failed.set()
-        raise
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _run(task: Callable[[int], object], workers: int, failed: Event) -> None:
-    """Run a task for which time is up when another one fails; that one's exception counts then, and not this one's."""
-    if failed.is_set():
-        return
-    try:
-        with ends_when(failed.is_set):
-            task(workers)
-    except BaseException:
-        if not failed.is_set():
-            failed.set()
-            raise

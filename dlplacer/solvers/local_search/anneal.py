@@ -1,14 +1,13 @@
 """Simulated annealing of whole schedules with link contention (Kirkpatrick et al. 1983), one chain per worker."""
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 
 from dlplacer.solvers.decode.arrays import (
     BYTES,
+    FIRST_HOLD,
     FREES,
     IS_SOURCE,
     MEMBERS,
@@ -20,59 +19,77 @@ from dlplacer.solvers.decode.arrays import (
     WRITES,
     InstanceArrays,
     Ints,
-    Tables,
     tables_of,
 )
-from dlplacer.solvers.decode.machine_code import machine_code
-from dlplacer.solvers.decode.trial import (
+from dlplacer.solvers.decode.decode import in_sequence
+from dlplacer.solvers.decode.kernel import (
+    ASKED_AT,
+    BEGIN,
     CRITICAL,
     DEVICE,
     DEVICE_BEFORE,
+    FROM,
+    LAST_LEG,
+    LEG,
+    LEG_PATH,
+    LEGS,
     MAKESPAN,
     NEVER,
     OVERFLOW,
     PATH,
     PATH_BEFORE,
     PLACE,
-    TRIAL_START,
+    PREVIOUS,
+    REQUEST,
+    SEGMENT,
+    START,
     Solution,
     filled,
-    run_from,
-    take_over,
-    transfers,
-    width_of,
+    first_after,
+    line,
+    run_all,
 )
+from dlplacer.solvers.decode.machine_code import machine_code
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Incumbent, Schedule, sequence, with_transfers
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule, sequence
 from dlplacer.solvers.instance.time_limit import count_work, now
 
 
-def put(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> int:
-    """Put a unit on a device; the first place of the sequence at which that changes something.
+def put(arrays: InstanceArrays, solution: Solution, unit: int, device: int, count: int) -> None:
+    """Put a unit on a device, as the move's so many-th.
 
     What follows its ops is not known any more, so paths become 0 and nothing is given up because of them.
     """
-    first, lists, ops = solution.sequence.shape[0], arrays.lists, solution.ops
-    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
-        op = lists[member]
-        ops[op, DEVICE], ops[op, DEVICE_BEFORE] = device, ops[op, DEVICE]
-        ops[op, PATH], ops[op, PATH_BEFORE] = 0, ops[op, PATH]
-        if not arrays.ops[op, IS_SOURCE]:
-            first = min(first, ops[op, PLACE])
-            continue
-        for number in range(arrays.ops[op, WRITES], arrays.ops[op, WRITES + 1]):
-            request = lists[number]
-            for reader in range(arrays.requests[request, READERS], arrays.requests[request, READERS + 1]):
-                first = min(first, ops[lists[reader], PLACE])
-    return int(first)
-
-
-def put_back(arrays: InstanceArrays, solution: Solution, unit: int) -> None:
-    """Undo `put`."""
     ops = solution.ops
+    solution.used[ops[arrays.lists[arrays.units[unit, MEMBERS]], DEVICE]] -= arrays.units[unit, BYTES]
+    solution.used[device] += arrays.units[unit, BYTES]
+    solution.moved[count] = unit
     for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
         op = arrays.lists[member]
-        ops[op, DEVICE], ops[op, PATH] = ops[op, DEVICE_BEFORE], ops[op, PATH_BEFORE]
+        ops[op, DEVICE], ops[op, DEVICE_BEFORE] = device, ops[op, DEVICE]
+        ops[op, PATH], ops[op, PATH_BEFORE] = 0, ops[op, PATH]
+
+
+def put_back(arrays: InstanceArrays, solution: Solution, count: int) -> None:
+    """Undo so many calls of `put`."""
+    ops = solution.ops
+    for number in range(count):
+        unit = solution.moved[number]
+        first = arrays.lists[arrays.units[unit, MEMBERS]]
+        solution.used[ops[first, DEVICE]] -= arrays.units[unit, BYTES]
+        solution.used[ops[first, DEVICE_BEFORE]] += arrays.units[unit, BYTES]
+        for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
+            op = arrays.lists[member]
+            ops[op, DEVICE], ops[op, PATH] = ops[op, DEVICE_BEFORE], ops[op, PATH_BEFORE]
+
+
+def _fits(arrays: InstanceArrays, solution: Solution, count: int) -> bool:
+    """True if memory suffices where so many units have been put."""
+    for number in range(count):
+        here = solution.ops[arrays.lists[arrays.units[solution.moved[number], MEMBERS]], DEVICE]
+        if solution.used[here] > arrays.capacity[here]:
+            return False
+    return True
 
 
 def _shift(ops: Ints, sequence: Ints, place: int, target: int) -> None:
@@ -121,49 +138,105 @@ def _neighbour_device(arrays: InstanceArrays, solution: Solution, op: int) -> in
     return int(ops[lists[np.random.randint(request[READERS], request[READERS + 1])], DEVICE])
 
 
-def _propose(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int, int]:
-    """An op, its device and place after a move, and the unit that it swaps devices with (-1: none); op -1 if nothing.
+def _move(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int]:
+    """Put units elsewhere: how many, and an op of the first with another place for it; none if the move is void.
 
-    Swaps keep the load of devices, which alone is what a plan without idle time can bear; their partner is an op on the
-    other device whose turn is about the same.
+    A unit moves alone, with a stretch of ops behind it or before it, or swaps with a unit on the other device that has
+    its turn about then: swaps keep the load of devices, which alone is what a plan without idle time can bear.
     """
-    ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
-    count, devices, reach = sequence.shape[0], used.shape[0], 4 * used.shape[0]
+    ops, sequence, counts, devices = solution.ops, solution.sequence, solution.counts, solution.used.shape[0]
+    length, reach, kind = sequence.shape[0], 4 * devices, np.random.random()
+    op = sequence[np.random.randint(length)]
     if counts[CRITICAL] and np.random.random() < 0.7:
         op = solution.critical[np.random.randint(counts[CRITICAL])]
-    else:
-        op = sequence[np.random.randint(count)]
     unit, here, place = arrays.ops[op, UNIT], ops[op, DEVICE], ops[op, PLACE]
-    other, there, target = -1, here, place
-    kind = np.random.random()
+    there = here
     if devices > 1 and kind < 0.7:
         there = _neighbour_device(arrays, solution, op)
         if there == here or np.random.random() < 0.3:
             there = np.random.randint(devices)
         if there == here or not arrays.allowed[unit, there]:
-            return -1, 0, 0, -1
-        more = arrays.units[unit, BYTES]
-        if kind < 0.35:
-            beside = place + np.random.randint(-reach, reach + 1)
-            if beside < 0 or beside >= count or ops[sequence[beside], DEVICE] != there:
-                return -1, 0, 0, -1
+            return 0, op, place
+    put(arrays, solution, unit, there, 0)
+    count = 1
+    if there != here and kind < 0.35:
+        beside = place + np.random.randint(-reach, reach + 1)
+        if 0 <= beside < length and ops[sequence[beside], DEVICE] == there:
             other = arrays.ops[sequence[beside], UNIT]
-            if other == unit or not arrays.allowed[other, here]:
-                return -1, 0, 0, -1
-            more -= arrays.units[other, BYTES]
-        if used[there] + more > arrays.capacity[there] or used[here] - more > arrays.capacity[here]:
-            return -1, 0, 0, -1
+            if other != unit and arrays.allowed[other, here]:
+                put(arrays, solution, other, here, 1)
+                count = 2
+    elif there != here and kind < 0.45:
+        step = 1 - 2 * np.random.randint(2)
+        at = place + step
+        while 0 <= at < length and count < solution.moved.shape[0] and np.random.random() < 0.8:
+            other = arrays.ops[sequence[at], UNIT]
+            if ops[sequence[at], DEVICE] == here and arrays.allowed[other, there]:
+                put(arrays, solution, other, there, count)
+                count += 1
+            at += step
     if kind >= 0.55 or kind < 0.1:
         low, high = _room(arrays, solution, op, reach)
-        target = np.random.randint(low, high + 1)
-    return int(op), int(there), int(target), int(other)
+        place = np.random.randint(low, high + 1)
+    return count, op, place
 
 
-def _copy(solution: Solution, devices: Ints, sequence: Ints) -> None:
-    for op in range(devices.shape[0]):
-        devices[op] = solution.ops[op, DEVICE]
-    for place in range(sequence.shape[0]):
-        sequence[place] = solution.sequence[place]
+def find_paths(arrays: InstanceArrays, solution: Solution) -> None:
+    """Paths to the end of the schedule, and the ops on critical ones: also readers and writers of what is sent there.
+
+    Legs are gone through backwards in the order in which they were planned; a leg in a gap that comes before one that
+    was planned earlier misses that one's path, so some paths are too short.
+    """
+    ops, legs, counts, after = solution.ops, solution.legs, solution.counts, solution.free
+    segments, holds, lists = arrays.segments, arrays.holds, arrays.lists
+    makespan, leg, critical = counts[MAKESPAN], counts[LEGS] - 1, 0
+    for here in range(after.shape[0]):
+        after[here] = 0
+    for op in range(ops.shape[0]):
+        ops[op, PATH] = 0
+    for earlier in range(leg + 1):
+        legs[earlier, LEG_PATH] = 0
+    for at in range(solution.sequence.shape[0] - 1, -1, -1):
+        op = solution.sequence[at]
+        here = ops[op, DEVICE]
+        path = max(ops[op, PATH], after[here]) + arrays.ticks[op, here]
+        ops[op, PATH], after[here] = path, path
+        if ops[op, START] + path >= makespan and arrays.ticks[op, here]:
+            solution.critical[critical] = op
+            critical += 1
+        for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
+            ops[lists[number], PATH] = max(ops[lists[number], PATH], path)
+        for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
+            request = lists[number]
+            source = arrays.requests[request, SOURCE]
+            if ops[source, DEVICE] == here:
+                ops[source, PATH] = max(ops[source, PATH], path)
+                continue
+            last = solution.arrivals[request, here, LAST_LEG]
+            legs[last, LEG_PATH] = max(legs[last, LEG_PATH], path)
+        while leg >= 0 and legs[leg, ASKED_AT] == at:
+            request, segment, begin = legs[leg, REQUEST], legs[leg, SEGMENT], legs[leg, BEGIN]
+            size, source = arrays.sizes[request], arrays.requests[request, SOURCE]
+            path = legs[leg, LEG_PATH] + line(segments, segment, 0, size)
+            for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
+                link, offset, until = int(holds[hold, 0]), line(holds, hold, 1, size), line(holds, hold, 3, size)
+                use = first_after(solution.busy, link, solution.uses[link], FROM, begin + offset)
+                if use < solution.uses[link]:
+                    path = max(path, until - offset + legs[solution.busy[link, use, LEG], LEG_PATH])
+            legs[leg, LEG_PATH] = path
+            if begin + path >= makespan:
+                solution.critical[critical] = op
+                critical += 1
+                if not arrays.ops[source, IS_SOURCE]:
+                    solution.critical[critical] = source
+                    critical += 1
+            previous = legs[leg, PREVIOUS]
+            if previous >= 0:
+                legs[previous, LEG_PATH] = max(legs[previous, LEG_PATH], path)
+            else:
+                ops[source, PATH] = max(ops[source, PATH], path)
+            leg -= 1
+    counts[CRITICAL] = critical
 
 
 def anneal(
@@ -172,11 +245,11 @@ def anneal(
     best_devices: Ints,
     best_sequence: Ints,
     best_makespan: int,
-    trials: int,
+    moves: int,
     temperature: float,
     seed: int,
-) -> tuple[int, int, int]:
-    """Try moves from a solution that has been run; the best makespan, and how many were run and taken.
+) -> int:
+    """Try moves from a solution that has been run; the best makespan.
 
     Parameters
     ----------
@@ -187,48 +260,27 @@ def anneal(
     """
     np.random.seed(seed)
     ops, sequence, counts = solution.ops, solution.sequence, solution.counts
-    run, taken = 0, 0
-    for _ in range(trials):
+    for _ in range(moves):
         most = counts[MAKESPAN] - int(temperature * np.log(1.0 - np.random.random()))
-        op, there, target, other = _propose(arrays, solution)
-        if op < 0 or (there == ops[op, DEVICE] and target == ops[op, PLACE]):
-            continue
-        unit, here, place = arrays.ops[op, UNIT], ops[op, DEVICE], ops[op, PLACE]
-        first = min(place, target)
-        if there != here:
-            first = min(first, put(arrays, solution, unit, there))
-            if other >= 0:
-                first = min(first, put(arrays, solution, other, here))
-        else:
-            ops[op, PATH_BEFORE], ops[op, PATH] = ops[op, PATH], 0
+        count, op, target = _move(arrays, solution)
+        place = ops[op, PLACE]
         _shift(ops, sequence, place, target)
-        run += 1
-        makespan = run_from(arrays, solution, first, most)
-        if makespan < NEVER:
-            taken += 1
-            take_over(arrays, solution, first, makespan)
-            if there != here:
-                size = arrays.units[unit, BYTES] - (arrays.units[other, BYTES] if other >= 0 else 0)
-                solution.used[here] -= size
-                solution.used[there] += size
-            if makespan < best_makespan:
-                best_makespan = makespan
-                _copy(solution, best_devices, best_sequence)
+        makespan = run_all(arrays, solution, most) if count and _fits(arrays, solution, count) else NEVER
+        if makespan == NEVER:
+            _shift(ops, sequence, target, place)
+            put_back(arrays, solution, count)
+            if counts[OVERFLOW]:
+                break
             continue
-        _shift(ops, sequence, target, place)
-        if there != here:
-            put_back(arrays, solution, unit)
-            if other >= 0:
-                put_back(arrays, solution, other)
-        else:
-            ops[op, PATH] = ops[op, PATH_BEFORE]
-        if counts[OVERFLOW]:
-            return best_makespan, -1, taken
-    return best_makespan, run, taken
-
-
-ANNEALING_CODE = (run_from, take_over, anneal)
-"""Kernels of annealing."""
+        counts[MAKESPAN] = makespan
+        find_paths(arrays, solution)
+        if makespan < best_makespan:
+            best_makespan = makespan
+            for each in range(best_devices.shape[0]):
+                best_devices[each] = ops[each, DEVICE]
+            for at in range(best_sequence.shape[0]):
+                best_sequence[at] = sequence[at]
+    return best_makespan
 
 
 class Chain:
@@ -240,18 +292,13 @@ class Chain:
         Of the best solution, in ticks as kernels count.
     """
 
-    def __init__(self, tables: Tables, schedule: Schedule) -> None:
+    def __init__(self, instance: Instance, schedule: Schedule) -> None:
         """Begin with a schedule, run anew."""
-        ops = sequence(tables.instance, schedule.device, schedule.start)
-        self._tables, self._width = tables, 0
+        ops = sequence(instance, schedule.device, schedule.start)
+        self._instance, self._arrays, self._width = instance, tables_of(instance), 64
         self._device = np.array(schedule.device, np.int64)
-        self._sequence = np.array([op for op in ops if op not in tables.instance.sources], np.int64)
+        self._sequence = np.array([op for op in ops if op not in instance.sources], np.int64)
         self._kept = self._device.copy(), self._sequence.copy()
-        self.makespan = self._run()
-
-    def go_on_from(self, other: "Chain") -> None:
-        """Take the best solution of another chain, or of this one, as the present one."""
-        self._device, self._sequence = other._device.copy(), other._sequence.copy()
         self.makespan = self._run()
 
     def keep(self, admitted: bool) -> None:
@@ -262,124 +309,76 @@ class Chain:
             self._device, self._sequence = (values.copy() for values in self._kept)
             self.makespan = self._run()
 
-    def go_on(self, trials: int, temperature: float, seed: int) -> bool:
+    def go_on(self, moves: int, temperature: float, seed: int) -> bool:
         """Try so many moves; whether something better was found."""
         before = self.makespan
-        found, tried, _ = machine_code(anneal)(
-            self._tables.arrays, self._solution, self._device, self._sequence, before, trials, temperature, seed
+        self.makespan = machine_code(anneal)(
+            self._arrays, self._solution, self._device, self._sequence, before, moves, temperature, seed
         )
-        self.makespan = found
-        if tried < 0:
-            self._width = 2 * width_of(self._solution)
+        if self._solution.counts[OVERFLOW]:
+            self._width = 2 * self._solution.busy.shape[1]
             self._run()
-        return found < before
+        return self.makespan < before
 
     def schedule(self) -> Schedule:
         """The best solution as a schedule in exact ticks: kernels take the ticks of a route from a line."""
-        instance = self._tables.instance
-        solution, _ = self._filled()
-        assert instance.traffic is not None
-        start, devices = solution.ops[:, TRIAL_START].tolist(), self._device.tolist()
-        return with_transfers(instance, instance.traffic, devices, start, list(transfers(self._tables, solution)))
+        return in_sequence(self._instance, self._device.tolist(), [*self._instance.sources, *self._sequence.tolist()])
 
     def _run(self) -> int:
         """Run the best solution as the present one; its makespan."""
         self._solution, makespan = self._filled()
-        machine_code(take_over)(self._tables.arrays, self._solution, 0, makespan)
+        self._solution.counts[MAKESPAN] = makespan
+        machine_code(find_paths)(self._arrays, self._solution)
         return makespan
 
     def _filled(self) -> tuple[Solution, int]:
-        def run_all(solution: Solution) -> int:
-            return machine_code(run_from)(self._tables.arrays, solution, 0, NEVER)
+        def run(solution: Solution) -> int:
+            return int(machine_code(run_all)(self._arrays, solution, NEVER))
 
-        return filled(self._tables, self._device, self._sequence, run_all, self._width)
-
-
-@dataclass(frozen=True)
-class LocalSearchParams:
-    """The cooling of the search.
-
-    Attributes
-    ----------
-    warm, cool
-        First and last temperature of a cycle, in mean times of working ops.
-    chunk_s, least_s
-        Seconds between looks at the clock and at what was found, at most and at the end.
-    chunk_share, most_growth
-        A chunk at most, of the time that is left, and in moves of the last one: a trial may be given up at once, or run
-        the whole sequence.
-    cycles, patience
-        Times that the search is warmed up again, from the best schedule of all chains, and how many in a row may bring
-        nothing.
-    """
-
-    warm: float = 0.15
-    cool: float = 0.005
-    chunk_s: float = 0.25
-    least_s: float = 0.02
-    chunk_share: float = 0.125
-    most_growth: int = 8
-    cycles: int = 4
-    patience: int = 2
+        return filled(self._instance, self._device, self._sequence, run, self._width)
 
 
-PARAMS = LocalSearchParams()
+_WARM, _COOL = (0.15, 1.5), 0.002
+"""First temperature with an even and with an odd seed, and last one, in mean times of working ops: where transfers take
+far longer than ops only the higher one finds much."""
 
-_TRIAL_S = 6e-6
-"""Seconds of work for a trial of the compiled code: 170,000 of them take a second."""
+_CHUNK_S, _LEAST_S, _CHUNK_SHARE, _MOST_GROWTH = 0.25, 0.02, 0.125, 8
+"""Seconds between looks at the clock and at what was found, at most and at the end; a chunk at most, of the time that
+is left, and in moves of the last one, as a run may be given up at once or go through the whole sequence."""
+
+_RUN_S = 1.2e-5
+"""Seconds of work for a move of the compiled code."""
 
 
 def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
-    """Offer better schedules until the gap is closed, the time is up or a cycle brings nothing.
-
-    Nothing where links are not contended.
+    """Offer better schedules until the gap is closed or the time is up, in which the temperature falls once.
 
     Parameters
     ----------
     instance
         The incumbent's, or a surrogate of it with the same traffic.
     """
-    best, budget, traffic = incumbent.best, incumbent.budget, instance.traffic
-    if best is None or traffic is None or not traffic.routes.resource_count or incumbent.closed:
+    best, budget = incumbent.best, incumbent.budget
+    if best is None or incumbent.closed:
         return
-    tables = tables_of(instance)
-    random, seconds = Random(budget.seed), min(seconds, budget.left_s)
-    stop_at = now() + seconds
-    chains = [Chain(tables, best) for _ in range(budget.workers)]
-    # Loading or compiling the code is no part of a cycle, else the first seems to bring nothing.
+    random = Random(budget.seed)
+    stop_at = now() + min(seconds, budget.left_s)
+    chains = [Chain(instance, best) for _ in range(budget.workers)]
+    # Loading or compiling the code is no part of the cooling.
     chains[0].go_on(0, 0.0, 0)
-    began = now()
-    cycle_s = (stop_at - began) / PARAMS.cycles
+    began, moves, warm = now(), 1, _WARM[budget.seed % 2]
     op_ticks = sum(instance.mean_duration) / max(1, instance.working_count)
-    trials, cycle, known, fruitless = 1, 0, best.makespan, 0
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:
-        while incumbent.best is not None and cycle_s > 0 and budget.left_s and not incumbent.closed:
-            passed, done = divmod((now() - began) / cycle_s, 1)
-            if passed >= PARAMS.cycles:
-                return
-            if passed > cycle:
-                fruitless = fruitless + 1 if known <= incumbent.best.makespan else 0
-                if fruitless == PARAMS.patience:
-                    return
-                cycle, known = int(passed), incumbent.best.makespan
-                _restart(chains)
-            temperature = op_ticks * PARAMS.warm * (PARAMS.cool / PARAMS.warm) ** done
-            chunk_began = now()
-            tasks = [pool.submit(chain.go_on, trials, temperature, random.randrange(2**31)) for chain in chains]
+        while (left_s := min(stop_at - now(), budget.left_s)) > 0 and not incumbent.closed:
+            temperature = op_ticks * warm * (_COOL / warm) ** (1 - left_s / (stop_at - began))
+            asked = now()
+            tasks = [pool.submit(chain.go_on, moves, temperature, random.randrange(2**31)) for chain in chains]
             better = [task.result() for task in tasks]
-            count_work(_TRIAL_S * trials)
-            pace = (now() - chunk_began) / trials
+            count_work(_RUN_S * moves)
+            pace = (now() - asked) / moves
             for chain, found in zip(chains, better, strict=True):
-                if found and chain.makespan < incumbent.best.makespan:
+                if found and incumbent.best is not None and chain.makespan < incumbent.best.makespan:
                     chain.keep(incumbent.offer(chain.schedule()))
-            left_s = min(stop_at - now(), budget.left_s)
-            foreseen = int(min(PARAMS.chunk_s, max(PARAMS.chunk_share * left_s, PARAMS.least_s)) / pace)
-            trials = max(1, min(PARAMS.most_growth * trials, foreseen))
-
-
-def _restart(chains: Sequence[Chain]) -> None:
-    """All chains go on from the best solution of any."""
-    best = min(chains, key=lambda chain: chain.makespan)
-    for chain in chains:
-        chain.go_on_from(best)
+            foreseen = int(min(_CHUNK_S, max(_CHUNK_SHARE * left_s, _LEAST_S)) / pace)
+            moves = max(1, min(_MOST_GROWTH * moves, foreseen))

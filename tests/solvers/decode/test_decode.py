@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from benchmarks.families import FAMILIES
 from benchmarks.machines import cluster, limited, linked, mixed, ring, star, timed_on
+from solvers.helpers import packed_blocks
 from solvers.random_problems import random_everything, random_fork_join, random_problem, random_step
 
 from dlplacer.check import violations
@@ -13,8 +14,7 @@ from dlplacer.core.options import Options
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.decode.decode import decode
-from dlplacer.solvers.heuristics.memory_packing import choose_components, pack
-from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
+from dlplacer.solvers.instance.instance import FAR, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule
 
@@ -44,8 +44,8 @@ def _families() -> Iterator[Problem]:
             yield build_problem(graph, limited(machine, graph, 1.3), Options.paper())
 
 
-def _rules(instance: Instance) -> Iterator[tuple[list[int] | None, bool]]:
-    packed = pack(instance)
+def _rules(problem: Problem) -> Iterator[tuple[list[int] | None, bool]]:
+    packed = packed_blocks(problem)
     placements = [None] if packed is None else [None, packed, [d if b % 3 else -1 for b, d in enumerate(packed)]]
     for placement in placements:
         for works_on in (False, True):
@@ -56,8 +56,8 @@ def _rules(instance: Instance) -> Iterator[tuple[list[int] | None, bool]]:
 def test_every_schedule_is_a_plan_that_check_passes(problems: Iterator[Problem]) -> None:
     plans = 0
     for number, problem in enumerate(problems):
-        instance = choose_components(build_instance(problem))
-        for rule in _rules(instance) if all(instance.allowed) else ():
+        instance = build_instance(problem)
+        for rule in _rules(problem) if all(instance.allowed) else ():
             found = decode(instance, instance.order, *rule, fast=False)
             assert found == decode(instance, instance.order, *rule, fast=True), number
             if found is None or found.makespan >= FAR or not admission(problem, instance)(found):

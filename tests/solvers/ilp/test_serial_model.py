@@ -14,7 +14,7 @@ from dlplacer.solvers.ilp.assignment_model import AssignmentModel
 from dlplacer.solvers.ilp.constraints import Literal
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.placement_loads import path_tables, serial_path
+from dlplacer.solvers.instance.placement_loads import path_length, serial_path
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule, keeps_blocks_and_memory
 
 
@@ -43,7 +43,7 @@ def test_its_optimum_is_the_shortest_path_of_all_placements(seed: int, skips: in
     incumbent = Incumbent(one_worker())
     worst = max(every, key=lambda schedule: schedule.makespan)
     assert incumbent.offer(worst)
-    model = AssignmentModel(problem, instance, path_tables(instance, path), 0, worst.makespan)
+    model = AssignmentModel(problem, instance, path_length(instance, path), 0, worst.makespan)
     model.hint([worst.device[ops[0]] for ops in instance.members], worst.makespan)
 
     def read(is_true: Callable[[Literal], bool], _value: object) -> list[Schedule]:

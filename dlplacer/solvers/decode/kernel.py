@@ -1,0 +1,349 @@
+"""A schedule in the making: its tables, transfers into the first gaps of links, and the run of a sequence.
+
+A solution is a device for every op and a sequence of all ops but sources. It is run as `in_sequence` does: each op
+starts when its device is free and its inputs are there, which are sent when its turn comes, into the first gap on the
+links of the route on which they arrive first. All times are ticks.
+
+Compiled code copies element by element: numba takes a second or more for each slice that is assigned to.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from dlplacer.problem.route_table import ScheduledTransfer
+from dlplacer.solvers.decode.arrays import (
+    BYTES,
+    CLASS,
+    FIRST_HOLD,
+    MEMBERS,
+    READS,
+    SOURCE,
+    WAITS,
+    Floats,
+    InstanceArrays,
+    Ints,
+    hops_of,
+    tables_of,
+)
+from dlplacer.solvers.instance.instance import Instance
+
+DEVICE, PLACE, START, END, PATH, DEVICE_BEFORE, PATH_BEFORE = range(7)
+"""Columns of `Solution.ops`: device, place in the sequence (-1 for sources), its times, ticks from its start to the end
+of the schedule along the longest path, and its device and its path before annealing moved it."""
+
+ARRIVAL, LAST_LEG, ARRIVAL_RUN = range(3)
+"""Columns of `Solution.arrivals`: when a request is on a device, its last leg, and in which run it was sent."""
+
+REQUEST, TARGET, SEGMENT, SEGMENT_LIMIT, BEGIN, ASKED_AT, LEG_PATH, PREVIOUS = range(8)
+"""Columns of `Solution.legs`: request, device, route segment, the first one that is not of its route, start, place
+whose op asked for it, longest path from its start, the leg before it on its route (-1: none)."""
+
+FROM, TO, LEG = range(3)
+"""Columns of `Solution.busy`: a use of a link direction."""
+
+LEGS, RUN, MAKESPAN, CRITICAL, OVERFLOW = range(5)
+"""`Solution.counts`; `OVERFLOW` is 1 if a table was too small."""
+
+NEVER = 2**62
+
+
+class Solution(NamedTuple):
+    """Devices and sequence, and their last run.
+
+    Attributes
+    ----------
+    ops, sequence
+        [op, column], and the ops in turn.
+    arrivals
+        [request, device, column].
+    legs
+        [leg, column].
+    busy, uses
+        [link direction, use, column], and the number of uses.
+    critical
+        Ops at which a critical path may be shortened.
+    moved
+        Units that annealing moves at once.
+    used, free
+        [device] → bytes, and a vector for use inside.
+    unsent
+        What an op reads and is still to be sent, a heap for use inside: end of the producer, place in the op's list.
+    """
+
+    ops: Ints
+    sequence: Ints
+    arrivals: Ints
+    legs: Ints
+    busy: Ints
+    uses: Ints
+    critical: Ints
+    moved: Ints
+    used: Ints
+    free: Ints
+    counts: Ints
+    unsent: Ints
+
+
+_FIRST_WIDTH, _MOST_MOVED = 64, 32
+"""Uses of a link direction for which tables have room at first, and the most units that move at once."""
+
+
+def filled(
+    instance: Instance, devices: Ints, sequence: Ints, build: Callable[[Solution], int], width: int = _FIRST_WIDTH
+) -> tuple[Solution, int]:
+    """Tables with the run that `build` makes, and its makespan; larger ones until they hold it.
+
+    Parameters
+    ----------
+    width
+        Uses of a link direction for which there shall be room at least.
+    """
+    while True:
+        solution = _empty(tables_of(instance), devices, sequence, width)
+        makespan = build(solution)
+        if not solution.counts[OVERFLOW]:
+            return solution, int(makespan)
+        width *= 2
+
+
+def transfers(instance: Instance, solution: Solution) -> list[ScheduledTransfer]:
+    """The transfers of a run; none where there is no traffic."""
+    traffic, found = instance.traffic, list[ScheduledTransfer]()
+    if traffic is None:
+        return found
+    start: tuple[int, ...] = ()
+    for row in solution.legs[: solution.counts[LEGS]].tolist():
+        start = (*(start if row[PREVIOUS] >= 0 else ()), row[BEGIN])
+        request = traffic.requests[row[REQUEST]]
+        hops = hops_of(instance, row[SEGMENT])
+        if hops and row[SEGMENT] + 1 == row[SEGMENT_LIMIT]:
+            route = traffic.routes.along(hops, request.size)
+            found.append(ScheduledTransfer(row[REQUEST], row[TARGET], route, start))
+    return found
+
+
+def _empty(arrays: InstanceArrays, devices: Ints, sequence: Ints, width: int) -> Solution:
+    """Tables for a solution that has not been run, with room for `width` uses of every link direction."""
+    count, device_count = arrays.ticks.shape
+    resources = int(arrays.holds[:, 0].max(initial=-1)) + 1
+    table = np.zeros((count, PATH_BEFORE + 1), np.int64)
+    table[:, DEVICE], table[:, PLACE] = devices, -1
+    table[sequence, PLACE] = np.arange(len(sequence))
+    used = np.zeros(device_count, np.int64)
+    np.add.at(used, devices[arrays.lists[arrays.units[:, MEMBERS]]], arrays.units[:, BYTES])
+    most_legs = width * (resources + len(arrays.requests) // _FIRST_WIDTH + 1)
+    return Solution(
+        table,
+        sequence.copy(),
+        np.zeros((len(arrays.requests), device_count, ARRIVAL_RUN + 1), np.int64),
+        np.zeros((most_legs, PREVIOUS + 1), np.int64),
+        np.zeros((resources, width, LEG + 1), np.int64),
+        np.zeros(resources, np.int64),
+        np.zeros(2 * most_legs + len(sequence), np.int64),
+        np.zeros(_MOST_MOVED, np.int64),
+        used,
+        np.zeros(device_count, np.int64),
+        np.zeros(OVERFLOW + 1, np.int64),
+        np.zeros((1, int((arrays.ops[:, READS + 1] - arrays.ops[:, READS]).max(initial=0)), 2), np.int64),
+    )
+
+
+FIRST, SECOND = 0, 1
+"""Columns of a row: what it is sorted by first, and then."""
+
+
+def push(heaps: Ints, heap: int, count: int, first: int, second: int) -> None:
+    """Add to a heap of so many rows, the least first."""
+    row = count
+    while row > 0:
+        above = (row - 1) >> 1
+        if heaps[heap, above, 0] < first or (heaps[heap, above, 0] == first and heaps[heap, above, 1] < second):
+            break
+        heaps[heap, row, 0], heaps[heap, row, 1] = heaps[heap, above, 0], heaps[heap, above, 1]
+        row = above
+    heaps[heap, row, 0], heaps[heap, row, 1] = first, second
+
+
+def pop(heaps: Ints, heap: int, count: int) -> None:
+    """Take the first row out of a heap of so many."""
+    last, row, below = count - 1, 0, 1
+    first, second = heaps[heap, last, 0], heaps[heap, last, 1]
+    while below < last:
+        right = below + 1
+        if right < last and (
+            heaps[heap, right, 0] < heaps[heap, below, 0]
+            or (heaps[heap, right, 0] == heaps[heap, below, 0] and heaps[heap, right, 1] < heaps[heap, below, 1])
+        ):
+            below = right
+        if first < heaps[heap, below, 0] or (first == heaps[heap, below, 0] and second < heaps[heap, below, 1]):
+            break
+        heaps[heap, row, 0], heaps[heap, row, 1] = heaps[heap, below, 0], heaps[heap, below, 1]
+        row, below = below, 2 * below + 1
+    heaps[heap, row, 0], heaps[heap, row, 1] = first, second
+
+
+def line(lines: Floats, row: int, column: int, size: float) -> int:
+    return int(lines[row, column] + lines[row, column + 1] * size)
+
+
+def begin_run(solution: Solution) -> None:
+    """Forget the last run."""
+    solution.counts[RUN] += 1
+    solution.counts[LEGS] = 0
+    for link in range(solution.uses.shape[0]):
+        solution.uses[link] = 0
+    for here in range(solution.free.shape[0]):
+        solution.free[here] = 0
+
+
+def first_after(busy: Ints, link: int, count: int, column: int, tick: int) -> int:
+    """The first use of a link direction whose column is above a tick, or `count`."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if busy[link, middle, column] > tick:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def first_gap(busy: Ints, link: int, count: int, begin: int, ticks: int) -> int:
+    """The first moment from `begin` on from which a link direction is free for so long."""
+    use = first_after(busy, link, count, TO, begin)
+    while use < count and busy[link, use, FROM] < begin + ticks:
+        begin = max(begin, busy[link, use, TO])
+        use += 1
+    return begin
+
+
+def book(busy: Ints, uses: Ints, link: int, begin: int, end: int, leg: int) -> bool:
+    """Enter a use of a link direction; whether there was room in the table.
+
+    Uses are in the order of their begins, and of their ends: one of no time comes before one that begins with it.
+    """
+    place = uses[link]
+    if place == busy.shape[1]:
+        return False
+    while place > 0 and (
+        busy[link, place - 1, FROM] > begin
+        or (busy[link, place - 1, FROM] == begin and busy[link, place - 1, TO] > end)
+    ):
+        for column in range(LEG + 1):
+            busy[link, place, column] = busy[link, place - 1, column]
+        place -= 1
+    busy[link, place, FROM], busy[link, place, TO], busy[link, place, LEG] = begin, end, leg
+    uses[link] += 1
+    return True
+
+
+def _segment_start(arrays: InstanceArrays, solution: Solution, segment: int, size: float, ready: int) -> int:
+    """When a route segment can start at the earliest."""
+    first, limit = int(arrays.segments[segment, FIRST_HOLD]), int(arrays.segments[segment, FIRST_HOLD + 1])
+    moved = True
+    while moved:
+        moved = False
+        for hold in range(first, limit):
+            link, offset = int(arrays.holds[hold, 0]), line(arrays.holds, hold, 1, size)
+            ticks = max(0, line(arrays.holds, hold, 3, size) - offset)
+            begin = first_gap(solution.busy, link, solution.uses[link], ready + offset, ticks)
+            if begin - offset > ready:
+                ready, moved = begin - offset, limit - first > 1
+    return ready
+
+
+def best_route(
+    arrays: InstanceArrays, solution: Solution, request: int, source: int, target: int, ready: int
+) -> tuple[int, int]:
+    """The route on which a request that is ready on one device arrives on another first, and when."""
+    size, kind = arrays.sizes[request], arrays.requests[request, CLASS]
+    first, count = arrays.routes[kind, source, target, 0], arrays.routes[kind, source, target, 1]
+    best, arrival = first, NEVER
+    for route in range(first, first + count):
+        time = ready
+        for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
+            time += line(arrays.segments, segment, 0, size)
+        if time >= arrival:
+            # Routes come by rising delay: the others arrive no earlier even where nothing is in their way.
+            break
+        time = ready
+        for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
+            time = _segment_start(arrays, solution, segment, size, time)
+            time += line(arrays.segments, segment, 0, size)
+        if time < arrival:
+            best, arrival = route, time
+    return best, arrival
+
+
+def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int, ready: int, at: int) -> int:
+    """Send a request by the route on which it arrives first; when it arrives."""
+    counts, legs, size = solution.counts, solution.legs, arrays.sizes[request]
+    source, time, previous = solution.ops[arrays.requests[request, SOURCE], DEVICE], ready, -1
+    route = arrays.routes[arrays.requests[request, CLASS], source, target, 0]
+    if arrays.routes[arrays.requests[request, CLASS], source, target, 1] > 1:
+        route, _ = best_route(arrays, solution, request, source, target, ready)
+    for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
+        leg, begin = counts[LEGS], _segment_start(arrays, solution, segment, size, time)
+        if leg == legs.shape[0]:
+            counts[OVERFLOW] = 1
+            return time
+        legs[leg, REQUEST], legs[leg, TARGET], legs[leg, SEGMENT] = request, target, segment
+        legs[leg, SEGMENT_LIMIT], legs[leg, PREVIOUS] = arrays.segments_at[route + 1], previous
+        legs[leg, BEGIN], legs[leg, ASKED_AT] = begin, at
+        counts[LEGS], previous = leg + 1, leg
+        for hold in range(int(arrays.segments[segment, FIRST_HOLD]), int(arrays.segments[segment, FIRST_HOLD + 1])):
+            offset = line(arrays.holds, hold, 1, size)
+            until = begin + max(offset, line(arrays.holds, hold, 3, size))
+            if not book(solution.busy, solution.uses, int(arrays.holds[hold, 0]), begin + offset, until, leg):
+                counts[OVERFLOW] = 1
+        time = begin + line(arrays.segments, segment, 0, size)
+    arrivals = solution.arrivals
+    arrivals[request, target, ARRIVAL], arrivals[request, target, LAST_LEG] = time, previous
+    arrivals[request, target, ARRIVAL_RUN] = counts[RUN]
+    return time
+
+
+def receive(arrays: InstanceArrays, solution: Solution, op: int, at: int) -> int:
+    """When all that an op reads is on its device, sent now if it has not been, by the ends of the producers."""
+    ops, arrivals, lists, unsent = solution.ops, solution.arrivals, arrays.lists, solution.unsent
+    here, latest, count = ops[op, DEVICE], 0, 0
+    for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
+        request = lists[number]
+        source = arrays.requests[request, SOURCE]
+        if ops[source, DEVICE] == here:
+            latest = max(latest, ops[source, END])
+        elif arrivals[request, here, ARRIVAL_RUN] == solution.counts[RUN]:
+            latest = max(latest, arrivals[request, here, ARRIVAL])
+        else:
+            push(unsent, 0, count, ops[source, END], number)
+            count += 1
+    while count > 0:
+        ready, request = unsent[0, 0, FIRST], lists[unsent[0, 0, SECOND]]
+        pop(unsent, 0, count)
+        count -= 1
+        latest = max(latest, _send(arrays, solution, request, here, ready, at))
+    return latest
+
+
+def run_all(arrays: InstanceArrays, solution: Solution, most: int) -> int:
+    """The makespan of the sequence; `NEVER` if it gets above `most`.
+
+    It is given up as soon as an op starts so late that, with the longest path that followed it before the last move, it
+    would end above `most`. If the move also shortens what follows, a good one may be lost so.
+    """
+    ops, free, counts, makespan = solution.ops, solution.free, solution.counts, 0
+    begin_run(solution)
+    for at in range(solution.sequence.shape[0]):
+        op = solution.sequence[at]
+        here = ops[op, DEVICE]
+        begin = max(free[here], receive(arrays, solution, op, at))
+        for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
+            begin = max(begin, ops[arrays.lists[number], END])
+        end = begin + arrays.ticks[op, here]
+        ops[op, START], ops[op, END], free[here] = begin, end, end
+        makespan = max(makespan, end)
+        if end > most or begin + ops[op, PATH] > most or counts[OVERFLOW]:
+            return NEVER
+    return makespan
