@@ -25,17 +25,11 @@ def constrained(
     among them), else all ops whose id or module a glob matches; the name of an op that a rewrite replaced means the ops
     made from it.
 
-    Parameters
-    ----------
-    topology
-        The machine with the devices that pins name; None allows no pins.
-    colocate
-        Each a pattern or several, separated by commas or as a list: what they match runs on one device.
+    `topology`: The machine with the devices that pins name; None allows no pins. `colocate`: Each a pattern or several,
+    separated by commas or as a list: what they match runs on one device.
 
-    Raises
-    ------
-    InputError
-        If a pattern matches nothing (the nearest names are told), a device is unknown, or pins contradict each other.
+    Raises InputError if a pattern matches nothing (the nearest names are told), a device is unknown, or pins contradict
+    each other.
     """
     pairs = pins.items() if isinstance(pins, Mapping) else pins
     added = graph.constraints
@@ -57,10 +51,7 @@ def constrained(
 def matching(graph: OpGraph, pattern: str) -> tuple[str, ...]:
     """The ops that a pattern matches, in file order; see `constrained`.
 
-    Raises
-    ------
-    InputError
-        If there are none; the message names the nearest ops and modules.
+    Raises InputError if there are none; the message names the nearest ops and modules.
     """
     if pattern in graph.index:
         return (pattern,)

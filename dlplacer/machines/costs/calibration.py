@@ -44,12 +44,7 @@ class CopyLine(Record):
 class Calibration(FileModel):
     """The measured times of one device type, as its file has them.
 
-    Attributes
-    ----------
-    overhead_s
-        Seconds of an op that moves almost no data.
-    ops
-        Signature of an op (`signature`) → its time.
+    `overhead_s`: Seconds of an op that moves almost no data. `ops`: Signature of an op (`signature`) → its time.
     """
 
     format: str = f"dlplacer.{KIND}/{VERSION}"
@@ -92,10 +87,7 @@ def calibration_of(
 def merged(old: Calibration, new: Calibration) -> Calibration:
     """Both calibrations as one: where both know an op, the new time counts.
 
-    Raises
-    ------
-    InputError
-        If they were measured on different device types, hardware or versions.
+    Raises InputError if they were measured on different device types, hardware or versions.
     """
     if old.device_type != new.device_type:
         raise InputError(
@@ -173,10 +165,7 @@ def _without_names(value: Any) -> Any:
 def read_calibration(path: Path) -> Calibration:
     """The calibration in a file.
 
-    Raises
-    ------
-    FileFormatError
-        With every mistake and its path.
+    Raises FileFormatError with every mistake and its path.
     """
     return load_model(path, Calibration, KIND, VERSION)
 

@@ -38,12 +38,8 @@ ASSUMED = Options(memory="sum")
 class Judged(Record):
     """A split beside the best one.
 
-    Attributes
-    ----------
-    value_s, time_per_token_s
-        Seconds of the objective, and of a step of decoding; None if it does not fit.
-    max_context
-        The longest context with which it fits; 0 for none.
+    `value_s`, `time_per_token_s`: Seconds of the objective, and of a step of decoding; None if it does not fit.
+    `max_context`: The longest context with which it fits; 0 for none.
     """
 
     name: str
@@ -86,20 +82,12 @@ class Share(Record):
 class Fit(Shown, Record):
     """Where the layers of a decoder go on a machine. Saved, it is the file of its plan.
 
-    Attributes
-    ----------
-    plan
-        One step of the objective on average, checked.
-    value_s, lower_bound_s
-        Seconds of the objective: per token, of a prompt, of a request, or between two steps in steady state, and a
-        value that no placement is below.
-    decode_s, prefill_s
-        One step of decoding and one batch of prompts with this placement.
-    binds
-        The part of which twice as much would change the objective most: ``bandwidth``, ``memory``, room for the
-        ``cache``, ``link`` or ``compute``; of the longest context, the cache, or the ``model`` that has no longer one.
-    max_context
-        Tokens of the longest context with which some contiguous split fits; 0 if none does.
+    `plan`: One step of the objective on average, checked. `value_s`, `lower_bound_s`: Seconds of the objective: per
+    token, of a prompt, of a request, or between two steps in steady state, and a value that no placement is below.
+    `decode_s`, `prefill_s`: One step of decoding and one batch of prompts with this placement. `binds`: The part of
+    which twice as much would change the objective most: ``bandwidth``, ``memory``, room for the ``cache``, ``link`` or
+    ``compute``; of the longest context, the cache, or the ``model`` that has no longer one. `max_context`: Tokens of
+    the longest context with which some contiguous split fits; 0 if none does.
     """
 
     plan: Plan
@@ -236,18 +224,11 @@ def fit(
 ) -> Fit:
     """Where the layers go, with a bound, the splits of others beside, what binds and what would help.
 
-    Parameters
-    ----------
-    last
-        Devices, or types of them, that are used only if the model does not fit on the others.
-    tensor_parallel
-        Sets of GPUs that divide every matrix, each set as one stage. Of the shares tried the best are taken; the bound
-        is one for these shares.
+    `last`: Devices, or types of them, that are used only if the model does not fit on the others. `tensor_parallel`:
+    Sets of GPUs that divide every matrix, each set as one stage. Of the shares tried the best are taken; the bound is
+    one for these shares.
 
-    Raises
-    ------
-    InfeasibleError
-        If the model does not fit; says by how much.
+    Raises InfeasibleError if the model does not fit; says by how much.
     """
     machine = streaming(topology) if stream else topology
     question = Question(decoder, machine, serving, reserve_bytes, whole, tuple(last))

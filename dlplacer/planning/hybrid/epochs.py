@@ -19,15 +19,9 @@ from dlplacer.machines.costs.gradient_codecs import CODECS
 class CriticalBatch:
     """E(B) = E_min (1 + B ÷ B_crit): the form of McCandlish et al., An empirical model of large-batch training, 2018.
 
-    Attributes
-    ----------
-    minimum_epochs
-        E_min: what a tiny batch would need.
-    critical
-        B_crit: the batch that needs twice as many, in the unit of the batches asked for; infinite where epochs do not
-        grow.
-    residuals
-        Of a fit: fitted ÷ given − 1, per point in order of batch.
+    `minimum_epochs`: E_min: what a tiny batch would need. `critical`: B_crit: the batch that needs twice as many, in
+    the unit of the batches asked for; infinite where epochs do not grow. `residuals`: Of a fit: fitted ÷ given − 1, per
+    point in order of batch.
     """
 
     minimum_epochs: float
@@ -65,10 +59,7 @@ def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatch:
     E is linear in B, so the fit is a line; where its slope or its value at zero would be negative it is held at 0 or
     close to it, as the form demands.
 
-    Raises
-    ------
-    InputError
-        If there are fewer than two different batches, or a value is not positive.
+    Raises InputError if there are fewer than two different batches, or a value is not positive.
     """
     ordered = sorted(points)
     if len({batch for batch, _ in ordered}) < 2:
@@ -98,10 +89,7 @@ class EpochsTable:
     the smallest the smallest's epochs hold: epochs grow with the batch, so that is the careful side for small counts.
     Above the largest nothing is known, and nothing is assumed.
 
-    Attributes
-    ----------
-    points
-        Mini-batches per step → epochs; None where training does not converge (nor with anything larger).
+    `points`: Mini-batches per step → epochs; None where training does not converge (nor with anything larger).
     """
 
     points: Mapping[float, float | None]
@@ -155,17 +143,12 @@ class EpochsTable:
 class StatisticalEfficiency:
     """Epochs of a whole strategy: of its batch, its codec and its period of exchange.
 
-    Attributes
-    ----------
-    base
-        Epochs with exact gradients exchanged at every step: an `EpochsTable` or a `CriticalBatch` in mini-batches.
-    codec_factors
-        Codec → epochs with it ÷ without, as measured. One that is not given is bounded by the noise v that it adds
-        (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B; v where B_crit is unknown.
-    period_factors
-        Steps between exchanges → epochs ÷ those at every step. Periods that are not listed are not considered.
-    elastic_factors
-        The same by elastic averaging, whose exchange may take until the end of the next step.
+    `base`: Epochs with exact gradients exchanged at every step: an `EpochsTable` or a `CriticalBatch` in mini-batches.
+    `codec_factors`: Codec → epochs with it ÷ without, as measured. One that is not given is bounded by the noise v that
+    it adds (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B; v where B_crit is
+    unknown. `period_factors`: Steps between exchanges → epochs ÷ those at every step. Periods that are not listed are
+    not considered. `elastic_factors`: The same by elastic averaging, whose exchange may take until the end of the next
+    step.
     """
 
     base: EpochsTable | CriticalBatch
@@ -200,10 +183,7 @@ class StatisticalEfficiency:
     def epochs(self, workers: int, codec: str = "none", period: int = 1, elastic: bool = False) -> float | None:
         """Epochs with so many workers; None where training does not get there or nothing is known.
 
-        Raises
-        ------
-        InputError
-            If nothing is known about the period or the codec.
+        Raises InputError if nothing is known about the period or the codec.
         """
         factors = self.elastic_factors if elastic else {**self.period_factors, 1: 1.0}
         if period not in factors:
@@ -316,10 +296,7 @@ def one_batch() -> EpochsData:
 def read_epochs(path: str | Path) -> EpochsData:
     """The statistical efficiency in a file.
 
-    Raises
-    ------
-    FileFormatError
-        With every mistake and its path.
+    Raises FileFormatError with every mistake and its path.
     """
     data: EpochsData = read_value(Path(path), EpochsFile, "epochs", VERSION, "")
     return data

@@ -29,14 +29,9 @@ class Recomputation:
 class StepChoices:
     """A training step with modules whose inner activations may be computed again.
 
-    Attributes
-    ----------
-    fixed_bytes
-        Weights, gradients, state, inputs, activations read across modules, and the largest workspace.
-    modules
-        Module path → its recomputation; modules without inner activations are left out.
-    workspace_bytes
-        The largest workspace.
+    `fixed_bytes`: Weights, gradients, state, inputs, activations read across modules, and the largest workspace.
+    `modules`: Module path → its recomputation; modules without inner activations are left out. `workspace_bytes`: The
+    largest workspace.
     """
 
     fixed_s: float
@@ -48,10 +43,7 @@ class StepChoices:
 def step_choices(graph: OpGraph, device_type: str) -> StepChoices:
     """The choices of a captured training step on a device type.
 
-    Raises
-    ------
-    InputError
-        If the graph has no backward pass, or an op has no time on the device type.
+    Raises InputError if the graph has no backward pass, or an op has no time on the device type.
     """
     if not any(op.phase == "backward" for op in graph.ops):
         raise InputError(f"graph {graph.name!r} has no backward pass; capture it with mode 'train'")
@@ -113,15 +105,9 @@ def _recomputation(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[s
 class BatchPlan:
     """The plan for a mini-batch of one size.
 
-    Attributes
-    ----------
-    bound_bytes
-        M_bound (Zou et al. 2017, eq. 5): what the device has for workspaces if nothing is computed again; where it is
-        below 0 something must be.
-    step_s
-        T*(X); None if the batch does not fit.
-    epochs, training_s
-        E(X), and the seconds of the whole training; these are None if the size of the data set is not known.
+    `bound_bytes`: M_bound (Zou et al. 2017, eq. 5): what the device has for workspaces if nothing is computed again;
+    where it is below 0 something must be. `step_s`: T*(X); None if the batch does not fit. `epochs`, `training_s`:
+    E(X), and the seconds of the whole training; these are None if the size of the data set is not known.
     """
 
     batch: int
@@ -158,12 +144,8 @@ def plan_batches(
 ) -> tuple[BatchPlan, ...]:
     """Every mini-batch with its best alternatives, by training time, those that do not fit last.
 
-    Parameters
-    ----------
-    dataset_size
-        |D|: samples of an epoch; None ranks by time per sample.
-    epochs
-        E(X): epochs until the target accuracy; None where training does not get there.
+    `dataset_size`: |D|: samples of an epoch; None ranks by time per sample. `epochs`: E(X): epochs until the target
+    accuracy; None where training does not get there.
     """
     if not steps:
         raise InputError("there are no mini-batch sizes to choose from; give at least one")

@@ -35,12 +35,8 @@ class ConstantEfficiency:
 class RingOverhead:
     """SE_N = 1 ÷ (1 + ρ (N − 1)/N + λ (N − 1)): a ring all-reduce that hides behind nothing.
 
-    Attributes
-    ----------
-    bandwidth
-        ρ = 2 β · bytes ÷ T_1, which saturates.
-    latency
-        λ = 2 α ÷ T_1, which does not; with ρ = 0 and λ = R ÷ (1 + R) this is Lemma 3.1 of Zou et al. 2017.
+    `bandwidth`: ρ = 2 β · bytes ÷ T_1, which saturates. `latency`: λ = 2 α ÷ T_1, which does not; with ρ = 0 and λ = R
+    ÷ (1 + R) this is Lemma 3.1 of Zou et al. 2017.
     """
 
     bandwidth: float
@@ -77,10 +73,7 @@ _LEAST_SHARE = 0.75
 class ScalingFit:
     """The form of the scaling efficiency through measured step times.
 
-    Attributes
-    ----------
-    residuals
-        Fitted ÷ measured − 1 of the step times, in order of devices.
+    `residuals`: Fitted ÷ measured − 1 of the step times, in order of devices.
     """
 
     model: RingOverhead
@@ -105,11 +98,8 @@ def fit_scaling(points: Sequence[tuple[int, float]]) -> ScalingFit:
 
     Two device counts fix T_1 and the bandwidth alone; three or more the latency too.
 
-    Raises
-    ------
-    InputError
-        If there are fewer than two different device counts, a value is not positive, or steps get much shorter with
-        more devices.
+    Raises InputError if there are fewer than two different device counts, a value is not positive, or steps get much
+    shorter with more devices.
     """
     from scipy.optimize import nnls
 
@@ -175,10 +165,7 @@ class SerialOverhead:
     def workers_for(self, speedup: float) -> int:
         """Fewest devices that reach a speedup: G ≥ s ÷ (1 + R − s R).
 
-        Raises
-        ------
-        InfeasibleError
-            If no number does; names the ceiling.
+        Raises InfeasibleError if no number does; names the ceiling.
         """
         if not 1 <= speedup <= MOST_WORKERS:
             raise InputError(f"a speedup of {speedup:g}; it must be at least 1, and at most {MOST_WORKERS:g}")
@@ -202,10 +189,7 @@ _MOST = 10**9
 def most_overhead_ratio(wanted_efficiency: float, gpus: int) -> float:
     """R = (1 − α) ÷ (α·G − 1), Lemma 3.1: the overhead per unit of computation that this efficiency on G GPUs allows.
 
-    Raises
-    ------
-    InputError
-        If the efficiency is not in (0, 1], or is at most 1 ÷ G, which any overhead allows.
+    Raises InputError if the efficiency is not in (0, 1], or is at most 1 ÷ G, which any overhead allows.
     """
     require_workers(gpus)
     if not 0 < wanted_efficiency <= 1:
@@ -224,11 +208,8 @@ def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, co
     Numbers are taken as they print, 0.1 for a tenth, and the arithmetic is exact, so that a load that just fits does.
     The load is shared out evenly and moves during the computation of the step before (asynchronously).
 
-    Raises
-    ------
-    InputError
-        If the load is negative, the rate or the computation is not positive, or more than a billion channels are
-        needed.
+    Raises InputError if the load is negative, the rate or the computation is not positive, or more than a billion
+    channels are needed.
     """
     for name, value in (("channel_bytes_per_s", channel_bytes_per_s), ("compute_s", compute_s)):
         if not 0 < value < math.inf:
@@ -247,10 +228,7 @@ def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, co
 def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: float, compute_s: float) -> int:
     """N_ps = ⌈2·S_p·N_w ÷ (B_ps·T_C)⌉ of Lemma 3.2: every worker pulls and pushes all parameters in every step.
 
-    Raises
-    ------
-    InputError
-        If there are no workers; else as `fewest_channels` does.
+    Raises InputError if there are no workers; else as `fewest_channels` does.
     """
     require_workers(workers)
     if not 0 <= parameter_bytes < math.inf:

@@ -32,12 +32,8 @@ _BYTES_OF = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 class GradientLayer:
     """Gradients that are ready together.
 
-    Attributes
-    ----------
-    backward_s
-        Seconds of backward ops since the gradients before.
-    gradient_bytes
-        As float32, which is what codecs start from.
+    `backward_s`: Seconds of backward ops since the gradients before. `gradient_bytes`: As float32, which is what codecs
+    start from.
     """
 
     backward_s: float
@@ -48,12 +44,8 @@ class GradientLayer:
 class Work:
     """A step of one worker on one device.
 
-    Attributes
-    ----------
-    layers
-        Gradients in the order in which the backward pass makes them; empty where there are none.
-    tail_s
-        Seconds of backward ops after the last gradient.
+    `layers`: Gradients in the order in which the backward pass makes them; empty where there are none. `tail_s`:
+    Seconds of backward ops after the last gradient.
     """
 
     step_s: float
@@ -89,10 +81,7 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
     Gradients are ready when the op that makes them has run. Where the graph does not say which op makes a parameter's
     gradient (ops of kind ``gradient`` that are colocated with it), all of them are taken to be ready at the very end.
 
-    Raises
-    ------
-    InputError
-        If an op has no time on the type, or the whole graph takes none.
+    Raises InputError if an op has no time on the type, or the whole graph takes none.
     """
     spent_s, update_s = 0.0, 0.0
     ready: list[tuple[float, int]] = []
@@ -154,12 +143,8 @@ def _as_float32(op: Op) -> int:
 class StepTime:
     """A step with one exchange of gradients.
 
-    Attributes
-    ----------
-    exposed_s
-        Of these, what the exchange adds to the computation.
-    elastic
-        True for elastic averaging, whose exchange runs beside the next step.
+    `exposed_s`: Of these, what the exchange adds to the computation. `elastic`: True for elastic averaging, whose
+    exchange runs beside the next step.
     """
 
     codec: str

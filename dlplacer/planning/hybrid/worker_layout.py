@@ -19,12 +19,7 @@ def cluster(box: Topology, boxes: int, bytes_per_s: float, latency_s: float = 5e
     Device and router names get the number of their copy: ``3/gpu0``. Every device reaches the card of its box at the
     card's rate.
 
-    Parameters
-    ----------
-    bytes_per_s
-        Of a box's card, per direction.
-    latency_s
-        From device to device of different boxes.
+    `bytes_per_s`: Of a box's card, per direction. `latency_s`: From device to device of different boxes.
     """
     if boxes < 1:
         raise InputError(f"a cluster of {boxes} machines; there must be at least 1")

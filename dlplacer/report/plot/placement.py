@@ -41,16 +41,9 @@ Part = tuple[str, str, str]
 class GraphLayout:
     """The dots of a picture, with their places.
 
-    Attributes
-    ----------
-    spots
-        Part → column and row.
-    groups
-        [column] → the name of the module there.
-    moved_bytes
-        (Producing part, reading part) → the bytes that the reader takes, for each reader of a tensor.
-    lanes
-        Phase and device → row, where each device has a row of its own.
+    `spots`: Part → column and row. `groups`: [column] → the name of the module there. `moved_bytes`: (Producing part,
+    reading part) → the bytes that the reader takes, for each reader of a tensor. `lanes`: Phase and device → row, where
+    each device has a row of its own.
     """
 
     spots: Mapping[Part, tuple[float, float]]
