@@ -160,7 +160,6 @@ KINDS = {
     "texts": Kind(_series("texts", str)),
     "files": Kind(_series("paths of files", str, PathLike)),
     "figures": Kind(_table(_number("number"))),
-    "times": Kind(_table(_number("seconds"))),
     "read": Kind(lambda path: Path(_PATH(path)), "FILE"),
     "written": Kind(written_file, "F"),
     "picture": Kind(_picture_file, "F"),
@@ -264,7 +263,6 @@ options  any  the `Options`, ``"paper"``, or a dict
 apply.job  any  the `Job` of the plan: same module, shapes, dtypes and mode
 entry  text  ``module:callable``, as on the command line; the module is imported
 args  any  inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference
-op  text  id of an op of the plan
 found  any  the result of `pipeline`
 rewrites  names  names of the rewrites of the capture; None means the usual ones
 parts  whole>=2  number of parts of an op; None means one for each device
@@ -321,6 +319,8 @@ stages  whole>=1  N  devices, each with a stage, or two when interleaved (the be
 pipeline.micro_batches  whole>=1  M  parts of the batch (the best)
 schedule  word:gpipe,1f1b,interleaved,zero-bubble  -  order of the micro-batches (the best)
 budget_s  seconds>=0  -  time for solving again with one thing changed, for all changes (10 s; 0: none)
+why  texts*  OP|MODULE  say what the step would take with this op, or the longest of this module, on other devices, not
+    what would help
 dispatch_s  seconds>=0  -  time in which one process issues an op, as 8us (0: as the topology says)
 devices  any  D[,D…]  cpu:0,cpu:1 or cuda:0,cuda:1: in the plan's order
 profile.devices,profile_splits.devices,selftest.devices  any  --device,--devices:D[,D…]  cpu:0, cuda:0, …; several are
@@ -387,7 +387,6 @@ hybrid.split  word:both,placement,pipeline  -  how a worker's devices share (bot
 epochs  any  FILE  epochs by workers, or by batch (dlplacer.epochs/1); without, one worker alone
 [step times of data parallelism (default: over the links of the topology)]
 scaling_efficiency  number  SE  a constant; the paper assumes 1
-measured  times  N=S,...  measured step times per device count, to be fitted: 1=0.5s,8=90ms
 hybrid.network  rate  -  join copies of the topology, each by a card of "12.5 GB/s" and 5 us
 codecs  names:{",".join(CODECS)}  C[,C…]  some of {", ".join(CODECS)} (all)
 overlap  flag  --no-overlap:  exchange gradients after the backward pass

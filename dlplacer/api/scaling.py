@@ -63,7 +63,6 @@ def hybrid(
     *,
     network: float | str | None = None,
     scaling_efficiency: float | None = None,
-    measured: Mapping[int, float] | None = None,
     degrees: Sequence[int] | None = None,
     speedups: Mapping[int, float] | None = None,
     codecs: Sequence[str] | None = None,
@@ -95,10 +94,13 @@ def hybrid(
     if devices > _MOST_DEVICES:
         raise InputError(f"devices is {devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
     _refuse_unused("speedups say what a solve would find", bool(speedups), {"split": split, "method": method})
-    scaling, fit = _scaling(scaling_efficiency, measured, network, (codecs, overlap))
+    if scaling_efficiency is not None:
+        unused = {"network": network, "codecs": codecs, "overlap": None if overlap else False}
+        _refuse_unused("scaling_efficiency gives the step times", True, unused)
+    closed = None if scaling_efficiency is None else ClosedForm(formulas.constant_efficiency(scaling_efficiency))
     box, known = machine_of(topology), epochs_of(epochs)
     timed = with_times(held_graph(graph_of(graph, step=step), box, (), colocate), box)
-    machine = box if scaling is not None else _machine(box, devices, network)
+    machine = box if closed is not None else _machine(box, devices, network)
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)
     for degree in (degrees or ()) if speedups else ():
@@ -114,7 +116,7 @@ def hybrid(
         known.efficiency,
         SpeedupTable(dict(speedups or {})) if placed is None else _split(placed, split),
         machine,
-        _exchanges(machine, codecs, overlap) if scaling is None else ClosedForm(scaling),
+        _exchanges(machine, codecs, overlap) if closed is None else closed,
         chosen,
         placed,
         known.samples,
@@ -122,7 +124,7 @@ def hybrid(
     )
     plan = plan_hybrid(problem, devices, on_progress)
     notes = tuple(plan_notes(plan, timed, problem.efficiency))
-    return replace(plan, warnings=notes, scaling_fit=fit, epochs_fit=problem.efficiency.fit())
+    return replace(plan, warnings=notes, epochs_fit=problem.efficiency.fit())
 
 
 def epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None") -> "EpochsData":
@@ -149,23 +151,6 @@ def _refuse_unused(reason: str, holds: bool, given: Mapping[str, object]) -> Non
     for name, value in given.items():
         if holds and value is not None:
             raise InputError(f"{name} has no use where {reason}; drop it")
-
-
-def _scaling(
-    efficiency: float | None, measured: Mapping[int, float] | None, network: object, of_links: tuple[object, ...]
-) -> tuple[formulas.ScalingEfficiency | None, formulas.ScalingFit | None]:
-    """The closed form of the step times, if the arguments ask for one, and the fit behind it; None for links."""
-    sources = {"scaling_efficiency": efficiency, "measured": measured, "network": network}
-    given = [name for name, value in sources.items() if value is not None]
-    if len(given) > 1:
-        raise InputError(f"{' and '.join(given)} each give the step times; keep one of them")
-    codecs, overlap = of_links
-    unused = {"codecs": codecs, "overlap": None if overlap else False}
-    _refuse_unused(f"{''.join(given)} gives the step times", bool(given) and network is None, unused)
-    if measured is not None:
-        fit = formulas.fit_scaling(list(measured.items()))
-        return fit.model, fit
-    return None if efficiency is None else formulas.ConstantEfficiency(efficiency), None
 
 
 def _machine(box: Topology, devices: int, network: float | str | None) -> Topology:

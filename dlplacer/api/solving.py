@@ -1,7 +1,9 @@
-"""Plans and the reasons for their step time: `place`, `compare`, `pipeline`, `explain`, `what_would_help` and more."""
+"""Plans and the reasons for their step time: `place`, `compare`, `pipeline`, `explain` and more."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from threading import Event
@@ -30,14 +32,13 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.constrain import constrained, parsed_pin
+from dlplacer.planning.constrain import constrained, matching, parsed_pin
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.splitting import SplitChoice, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-    from dlplacer.planning.what_if import Elsewhere, WhatWouldHelp
     from dlplacer.report.explanation import Explanation
     from dlplacer.solvers.instance.schedule import Progress
 
@@ -323,78 +324,50 @@ def together_of(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
 
 
 @checked
-def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
-    """The causes of a plan's step time: critical path, limit of its bound, idle devices, the largest transfers.
-
-    Examples
-    --------
-    >>> found = dp.explain(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
-    >>> sorted(found.limits_s)
-    ['critical path', 'work']
-    >>> [share.device for share in found.devices]
-    ['gpu0', 'gpu1']
-    """
-    from dlplacer.report.explanation import explain as explain_plan
-
-    return explain_plan(whole_plan_of(plan), dispatch_s)
-
-
-@checked
-def what_would_help(
+def explain(
     plan: PlanLike,
+    dispatch_s: float = 0.0,
     budget_s: float = 10.0,
     *,
-    seed: int = 0,
+    why: Sequence[str] = (),
     workers: int | None = None,
     on_progress: Callable[[str, int, int], None] = silent,
     stop: Event | None = None,
-) -> "WhatWouldHelp":
-    """The step with one thing changed, for every change that may bring something, found by solving again.
+) -> "Explanation":
+    """The causes of a plan's step time, and what would help: solves with one thing changed, for as long as the budget.
 
     Looked at: links twice as fast, one more device of each type, a quarter more memory, each of the three longest ops
-    twice as fast.
+    twice as fast; with `why`, an op on each of the other devices.
 
     Examples
     --------
-    >>> graph = dp.OpGraph([dp.Op("a", "mm", 2e-3), dp.Op("b", "mm", 1e-3)], [dp.Edge("a", "b", 64)])
-    >>> found = dp.what_would_help(dp.place(graph, dp.Topology([dp.Device("d")])), budget_s=2)
-    >>> len(found.answers) > 0
-    True
-    """
-    from dlplacer.planning.what_if import what_would_help as ask
-
-    given = _of_makespan(plan, "what_would_help")
-    return ask(given, budget_s, seed=seed, workers=workers, on_progress=on_progress, stop=stop)
-
-
-@checked
-def elsewhere(
-    plan: PlanLike, op: str, budget_s: float = 10.0, *, workers: int | None = None, stop: Event | None = None
-) -> "tuple[Elsewhere, ...]":
-    """The step time with an op on each of the other devices, which explains the placement of the op.
-
-    Examples
-    --------
+    >>> result = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft")
+    >>> sorted(dp.explain(result, budget_s=0).limits_s)
+    ['critical path', 'work']
     >>> machine = dp.Topology([dp.Device("d0"), dp.Device("d1", "slow")], links=[dp.Link("d0", "d1", 1e9)])
     >>> graph = dp.OpGraph([dp.Op("a", "mm", {"device": 1e-3, "slow": 3e-3})])
-    >>> [found] = dp.elsewhere(dp.place(graph, machine), "a", budget_s=2)
+    >>> [found] = dp.explain(dp.place(graph, machine), budget_s=2, why="a").elsewhere
     >>> found.device, found.makespan_s
     ('d1', 0.003)
     """
-    from dlplacer.planning.what_if import elsewhere as moved
+    from dlplacer.planning.what_if import elsewhere, what_would_help
+    from dlplacer.problem.simulate import replay_under_issue
+    from dlplacer.report.explanation import explain as explain_plan
 
-    given = _of_makespan(plan, "elsewhere")
-    given.graph.op(op)
-    if not budget_s > 0:
+    given = whole_plan_of(plan)
+    given.options.require_makespan("explain")
+    times_s = {entry.op: entry.end_s - entry.start_s for entry in given.ops}
+    ops = [max(matching(given.graph, pattern), key=times_s.__getitem__) for pattern in why]
+    if ops and not budget_s > 0:
         raise InputError(f"budget_s is {budget_s}; it must be positive")
-    return tuple(moved(given, op, budget_s, workers=workers, stop=stop))
-
-
-def _of_makespan(plan: PlanLike, asked: str) -> Plan:
-    """The plan, which keeps every rule, and whose objective is the makespan."""
-    found = plan_of(plan, keeps_rules=True)
-    found.options.require_makespan(asked)
-    return found
+    given = replay_under_issue(given, dispatch_s) if dispatch_s else given
+    found, solving = explain_plan(given), dict[str, Any](workers=workers, stop=stop)
+    if ops:
+        asked = (elsewhere(given, op, budget_s / len(ops), **solving) for op in ops)
+        return replace(found, elsewhere=tuple(chain.from_iterable(asked)))
+    if not budget_s:
+        return found
+    return replace(found, what_would_help=what_would_help(given, budget_s, on_progress=on_progress, **solving))
 
 
 @checked

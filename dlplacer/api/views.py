@@ -156,7 +156,8 @@ def _run(done: "Run") -> Iterator[Block]:
 def _explanation(found: "Explanation") -> Iterator[Block]:
     from dlplacer.report.explanation import REASONS
 
-    record = found.to_dict()
+    makespan_s = found.path_ops_s + found.path_transfers_s + found.path_waits_s
+    record = {"makespan_s": makespan_s, **found.to_dict()}
     record["path_kinds_s"] = dict(list(found.path_kinds_s.items())[:_KINDS])
     longest = sorted(sorted(found.parts, key=lambda part: -part.time_s)[:_PATH], key=lambda part: part.begin_s)
     named = [
@@ -168,7 +169,9 @@ def _explanation(found: "Explanation") -> Iterator[Block]:
     yield from tables({"devices": record["devices"]})
     heads = ("step|longest on the critical path", "where", "start_s|start|seconds", "time_s|time|seconds")
     yield Table.described(rows, *heads)
-    yield from tables({"longest_transfers": record["transfers"]})
+    yield from tables({"longest_transfers": record["transfers"], "elsewhere": record.get("elsewhere")})
+    if found.what_would_help is not None:
+        yield from _what_would_help(found.what_would_help)
 
 
 def _what_would_help(found: "WhatWouldHelp") -> Iterator[Block]:

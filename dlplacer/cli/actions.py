@@ -13,7 +13,7 @@ from dlplacer.cli.parser import Given
 from dlplacer.cli.streams import interruptible, note, progress, say, told_written
 from dlplacer.core.errors import CheckError, DlplacerError, InputError, NoPlanError
 from dlplacer.core.options import CHOICES, Options
-from dlplacer.core.table import Table, schedule, tables, transfers
+from dlplacer.core.table import Table, schedule, transfers
 from dlplacer.core.units import format_seconds
 from dlplacer.report.plot.pictures import pictures_of
 
@@ -232,39 +232,6 @@ def show(given: Given) -> int:
         beside = given.csv.with_name(f"{given.csv.stem}-transfers{given.csv.suffix}")
         write_text(beside, transfers(plan).to_csv())
         told_written(beside)
-    return 0
-
-
-def explain(given: Given) -> int:
-    """Print the causes of a plan's step time, then the changes that would shorten it."""
-    from dlplacer.api.subjects import whole_plan_of
-    from dlplacer.api.views import blocks_of
-    from dlplacer.planning.constrain import matching
-    from dlplacer.problem.simulate import replay_under_issue
-
-    plan, budget_s = whole_plan_of(given.plan), given.get("budget_s", 10.0)
-    plan.options.require_makespan("explain")
-    times = {entry.op: entry.end_s - entry.start_s for entry in plan.ops}
-    whys = [max(matching(plan.graph, pattern), key=times.__getitem__) for pattern in given.why or ()]
-    if given.dispatch_s:
-        # What would help is asked under it too.
-        plan = replay_under_issue(plan, given.dispatch_s)
-    explanation = dp.explain(plan)
-    if not given.json:
-        show_blocks([[("makespan", format_seconds(plan.makespan_s))], *blocks_of(explanation)])
-    elsewhere, helping = [], None
-    with interruptible(_PARTIAL) as stop, progress("solving again", budget_s) as told:
-        solving = {"plan": plan, "workers": given.workers, "stop": stop}
-        for op in whys:
-            elsewhere += [one.to_dict() for one in dp.elsewhere(op=op, budget_s=budget_s / len(whys), **solving)]
-        if not whys and budget_s:
-            helping = dp.what_would_help(budget_s=budget_s, on_progress=told, **solving)
-    found = {"elsewhere": elsewhere} if whys else {}
-    if given.json:
-        more = {} if helping is None else {"what_would_help": helping.to_dict()}
-        print(json.dumps({**explanation.to_dict(), **found, **more}))
-        return 0
-    show_blocks(tables(found) if helping is None else blocks_of(helping))
     return 0
 
 

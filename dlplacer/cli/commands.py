@@ -107,11 +107,6 @@ _RUN = (
     "one_process flag - feed several GPUs from one process, and not each from one of its own",
     "json",
 )
-_WHY = (
-    "why any* OP|MODULE say what the step would take with this op, or the longest of this module, on other devices, "
-    "not what would help"
-)
-_EXPLAINED = ("plan", "dispatch_s", "budget_s", _WHY, "workers", "json")
 _PIPELINE = (
     "time_limit_s seconds>=0 - time for op placement, to compare with (10 s; 0: none)",
     "plan_file written -o,--output:PLAN plan file to write, for dlplacer run",
@@ -124,6 +119,7 @@ _COMPARED = "html written F one page with the schedules of all methods"
 _REPORT = "output written -o,--output:F write a report (JSON) that can be attached to an issue"
 _TARGETS = "to text* TARGET runtime that shall follow the plan; see dlplacer list targets"
 _BEST = "stopping with the best plan so far; once more to give up"
+_PARTIAL = "stopping with the answers so far; once more to give up"
 _LAST = "giving up after the solve at hand; once more to give up at once"
 
 
@@ -157,7 +153,7 @@ COMMANDS = (
     _command("check", "", ("plan", "json"), actions.check),
     _command("compare", "compare", (_COMPARED, "json"), doing="comparing", says=_BEST),
     _command("show", "", ("plan", *_SHOWN), actions.show, subject="plan"),
-    _command("explain", "", _EXPLAINED, actions.explain),
+    _command("explain", "explain", ("json",), doing="solving again", says=_PARTIAL),
     _command("run", "run", _RUN, actions.run, subject="run"),
     _command("profile", "profile", _PROFILED, actions.profile, doing="profiling"),
     _command("selftest", "selftest", ("json", _REPORT), doing="trying the runtime"),

@@ -280,10 +280,6 @@ class Elsewhere:
     kept: str = ""
     note: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """An entry of ``elsewhere`` of ``dlplacer explain --json``."""
-        return asdict(self)
-
 
 def elsewhere(
     plan: Plan, op: str, seconds: float = 10.0, *, workers: int | None = None, stop: Event | None = None

@@ -9,7 +9,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.gradient_codecs import CODECS
 from dlplacer.planning.hybrid.epochs import StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan, Strategy
-from dlplacer.planning.hybrid.scaling import ConstantEfficiency
+from dlplacer.planning.hybrid.scaling import constant_efficiency
 from dlplacer.planning.hybrid.step_times import ClosedForm, OnMachine, StepTime, StepTimes, Team, Work
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout, sub_topology
 from dlplacer.planning.hybrid.workers import ALONE, ModelParallel, WorkerSplit, splits_of
@@ -79,7 +79,7 @@ class _Search:
     def __init__(self, problem: HybridProblem) -> None:
         self.problem = problem
         self.layout = None if problem.topology is None else WorkerLayout(problem.topology)
-        closed: StepTimes = ClosedForm(ConstantEfficiency())
+        closed: StepTimes = ClosedForm(constant_efficiency())
         self.step_times = problem.step_times or (closed if self.layout is None else OnMachine(self.layout))
 
     def strategies(self, count: int) -> Iterator[Strategy]:

@@ -14,7 +14,6 @@ from dlplacer.planning.hybrid.workers import WorkerSplit
 
 if TYPE_CHECKING:
     from dlplacer.planning.hybrid.epochs import CriticalBatch
-    from dlplacer.planning.hybrid.scaling import ScalingFit
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,6 @@ class HybridPlan(Shown):
     name: str = ""
     warnings: tuple[str, ...] = ()
     epochs_fit: "CriticalBatch | None" = None
-    scaling_fit: "ScalingFit | None" = None
 
     def __repr__(self) -> str:
         best = self.budgets[-1].best
@@ -243,7 +241,6 @@ class HybridPlan(Shown):
             "crossovers": [vars(each) for each in self.crossovers],
             "budgets": [self._budget(each) for each in self.budgets],
             "warnings": list(self.warnings),
-            **({} if self.scaling_fit is None else {"scaling_fit": self.scaling_fit.to_dict()}),
             **({} if self.epochs_fit is None else {"epochs_fit": self.epochs_fit.to_dict()}),
         }
 

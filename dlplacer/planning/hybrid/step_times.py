@@ -1,7 +1,7 @@
 """Step times of data-parallel workers: in closed form, or over the links of a machine."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -18,7 +18,6 @@ from dlplacer.machines.costs.gradient_codecs import GradientExchange, exchanges
 from dlplacer.machines.costs.links import MachineCosts
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.machines.costs.roofline_times import required_time_s
-from dlplacer.planning.hybrid.scaling import ScalingEfficiency
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 from dlplacer.planning.hybrid.workers import WorkerSplit
 from dlplacer.planning.pipeline.pipeline_workload import batch_of
@@ -184,14 +183,14 @@ class Team:
 class ClosedForm:
     """Step times from a scaling efficiency: T_N = T_1 ÷ SU^M ÷ SE_N, gradients as they are, at every step (eq. 5)."""
 
-    efficiency: ScalingEfficiency
+    efficiency: Callable[[int], float]
 
     def step_times(
         self, work: Work, team: Team, _periods: Sequence[int], _elastic: Sequence[int] = (), /
     ) -> Iterator[StepTime]:
         """The one exchange that the form knows."""
         compute_s = work.step_s / team.split.speedup
-        step_s = compute_s / self.efficiency.efficiency(team.workers)
+        step_s = compute_s / self.efficiency(team.workers)
         yield StepTime("none", "-", "", "-", 1, 1, step_s, step_s - compute_s)
 
 
