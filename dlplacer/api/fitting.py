@@ -1,6 +1,6 @@
 """Decoders over unequal machines, and plans for other runtimes: `fit` and `export`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -86,21 +86,9 @@ def fit(
             raise InputError(f"map {str(map)!r} is no JSON object of modules and devices; give an hf_device_map")
         own["your map"] = partial(by_map, device_map=told)
     serving = Serving(context, batch, bits_of(cache), prompt, generated, chunk, objective)
-    return fit_layers(
-        read,
-        topology,
-        serving,
-        reserve_bytes=reserve_bytes,
-        whole=fine,
-        stream=stream,
-        longest=max_context,
-        last=named,
-        tensor_parallel=[names.split("+") for names in tensor_parallel],
-        own=own,
-        time_limit_s=time_limit_s,
-        workers=workers,
-        seed=seed,
-    )
+    chosen: dict[str, Any] = {"reserve_bytes": reserve_bytes, "whole": fine, "stream": stream, "longest": max_context}
+    chosen |= {"last": named, "tensor_parallel": [names.split("+") for names in tensor_parallel], "own": own}
+    return fit_layers(read, topology, serving, **chosen, time_limit_s=time_limit_s, workers=workers, seed=seed)
 
 
 def _machine(
@@ -133,12 +121,10 @@ def export(plan: "PlanLike | Fit", to: str) -> "Exported":
     return export_plan(plan.plan if isinstance(plan, Fit) else plan_of(plan), to)
 
 
-def exports(found: "Fit", targets: Sequence[str] = ()) -> dict[str, Any]:
-    """Target → the text to paste, or ``{"cannot": reason}``; of all targets unless some are named."""
-    from dlplacer.report.export.targets import TARGETS
-
+def exports(found: "Fit", targets: Iterable[str] | None) -> dict[str, Any]:
+    """Target → the text to paste, or ``{"cannot": reason}``."""
     texts: dict[str, Any] = {}
-    for name in targets or TARGETS:
+    for name in targets or ():
         try:
             texts[name] = export(found, name).text
         except InputError as error:

@@ -89,7 +89,6 @@ def selftest(
     *,
     repeats: int = 5,
     no_steps: bool = False,
-    seed: int = 0,
     on_progress: Callable[[str], None] = silent,
 ) -> "Selftest":
     """The checks of the runtime on devices of this machine: numbers, races, links, issue costs, steps of Inception-V3.
@@ -110,7 +109,7 @@ def selftest(
     timed: dict[str, Build] = {"branches, batch 1": partial(models.branches, batch_size=1, image_size=48, count=4)}
     if not all(name.startswith("cpu") for name in names):
         timed = {f"inception_v3, batch {size}": partial(models.inception_v3, batch_size=size) for size in (1, 32)}
-    return try_runtime(small, {} if no_steps else timed, names, repeats=repeats, seed=seed, on_progress=on_progress)
+    return try_runtime(small, {} if no_steps else timed, names, repeats=repeats, on_progress=on_progress)
 
 
 @checked

@@ -142,10 +142,17 @@ def _picture_file(path: Any) -> Path:
     return found
 
 
+def _parts(value: Any) -> Any:
+    if value != "auto" and (value := _WHOLE(value)) < 2:
+        raise ValueError(f"{value} is given; give auto or a number of parts from 2 on")
+    return value
+
+
 _PATH = _of("the path of a file", str, PathLike)
 _TEXT, _WHOLE = _of("a text", str), _number("number", whole=True)
 KINDS = {
     "any": Kind(lambda value: value),
+    "parts": Kind(_parts),
     "text": Kind(_TEXT),
     "word": Kind(_TEXT),
     "flag": Kind(_of("True or False", bool)),
@@ -264,7 +271,6 @@ apply.job  any  the `Job` of the plan: same module, shapes, dtypes and mode
 entry  text  ``module:callable``, as on the command line; the module is imported
 args  any  inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference
 found  any  the result of `pipeline`
-rewrites  names  names of the rewrites of the capture; None means the usual ones
 parts  whole>=2  number of parts of an op; None means one for each device
 on_progress  call  called with the progress of the work
 stop  stop  an event that ends the work with the best result so far once it is set
@@ -293,7 +299,7 @@ micro_batches  whole>=2  N  run the step as N micro-batches with gradient accumu
 allow_other_loss  flag  -  accept micro-batches whose loss differs from the whole batch's
 device_type  text  TYPE  add roofline times for a device type, such as V100
 [splitting (for MODEL as module:callable)]
-split  text  auto|N  split ops into N parts (auto: one per device) where that shortens the step
+split  parts  auto|N  split ops into N parts (auto: one per device) where that shortens the step
 times  read  GRAPH  the model's graph without splits, with times from dlplacer profile
 search_s  seconds>0  -  with --split: time for choosing what to split (30 s)
 []
@@ -339,7 +345,6 @@ bucket_bytes  bytes  --bucket-bytes:  exchange gradients in buckets of this size
 timeout_s  seconds  -  wait so long for another rank (120 s)
 repeats  whole>=1  N  runs with pauses for each small model (5)
 no_steps  flag  -  leave out the timed steps, which take most of the time
-selftest.seed  whole  -  of the random plans and pauses (0)
 kind  word:auto,gpu,cpu  -  which devices (auto)
 measure  flag  -  time copies over every link, and the issue of ops
 path  read  path:FILE  the file that the other tool wrote
@@ -353,8 +358,6 @@ used  texts*  [D=]SIZE  memory in use, of all devices or of one, as gpu0=1GiB
 []
 direction  word:forward,backward  -  weights pulled before the forward pass, or gradients pushed behind backward
     (forward)
-collective  word:all-gather,reduce-scatter,all-reduce  -  what carries a group (forward: all-gather; backward:
-    all-reduce)
 cap_bytes  bytes>=1  -  most bytes of a group, as "25 MiB"
 training  any  training:MODULE:CALLABLE  takes (workers, seed) and yields a metric after every epoch
 batches  wholes>=1  N[,N…]  mini-batches per step: numbers of data-parallel workers
@@ -367,7 +370,6 @@ periods  wholes>=1  P[,P…]  measure exchanges every P steps too
 checkpoint  written  FILE  keep finished trainings there, and go on from them
 mini_batch  whole>=1  B  samples of a mini-batch, for the file
 samples  whole>=1  N  samples of the data set, for the file
-device  text  NAME  device to fit on (the topology's first)
 batch_sizes  wholes>=1  N[,N…]  mini-batches to try; a graph file has one of its own
 dataset_size  whole>=1  N  samples of an epoch (by time per sample)
 advise_minibatch.epochs  any  FILE  dlplacer.epochs/1 file: epochs that a batch needs (always 1)

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
 from threading import Event
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from dlplacer.api.jobs import fake_job, imported, is_entry, job_options, user_code
 from dlplacer.api.parameters import StepOptions, checked
-from dlplacer.api.solving import Together, held_graph
+from dlplacer.api.solving import Together, together_of
 from dlplacer.api.subjects import (
     GraphLike,
     OptionsLike,
@@ -19,7 +18,6 @@ from dlplacer.api.subjects import (
     graph_of,
     is_job,
     machine_of,
-    note,
     options_of,
     silent,
     topology_of,
@@ -27,18 +25,14 @@ from dlplacer.api.subjects import (
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_number, refuse
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.topology import Device, Topology
-from dlplacer.data_parallel.groups.captured_chain import chain_of, gradients_of, serial_clock, unit_chain
-from dlplacer.data_parallel.groups.ddp_buckets import caps_mb, gradient_chain, plan_buckets
-from dlplacer.data_parallel.groups.group_plan import exchange_lines
-from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups
-from dlplacer.data_parallel.groups.policies import Grouping, compare_groupings
-from dlplacer.machines.costs.collectives import AlphaBeta
+from dlplacer.core.table import Table
+from dlplacer.core.topology import Topology
+from dlplacer.data_parallel.groups.graph_groups import Groups, groups_of
 from dlplacer.machines.costs.gradient_codecs import CODECS, exchanges
 from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.planning.constrain import constrained
 from dlplacer.planning.hybrid import scaling as formulas
-from dlplacer.planning.hybrid.minibatch import BatchPlan, StepChoices, plan_batches, step_choices
+from dlplacer.planning.hybrid.minibatch import Batches, StepChoices, plan_batches, step_choices
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout, cluster
 
 if TYPE_CHECKING:
@@ -50,7 +44,6 @@ if TYPE_CHECKING:
 
 _MOST_DEVICES = 65536
 _NETWORK_LATENCY_S = 5e-6
-_COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
 
 
 @checked
@@ -99,7 +92,7 @@ def hybrid(
         _refuse_unused("scaling_efficiency gives the step times", True, unused)
     closed = None if scaling_efficiency is None else ClosedForm(formulas.constant_efficiency(scaling_efficiency))
     box, known = machine_of(topology), epochs_of(epochs)
-    timed = with_times(held_graph(graph_of(graph, step=step), box, (), colocate), box)
+    timed = with_times(constrained(graph_of(graph, step=step), box, colocate=together_of(colocate)), box)
     machine = box if closed is not None else _machine(box, devices, network)
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)
@@ -184,24 +177,11 @@ def _exchanges(machine: Topology, codecs: Sequence[str] | None, overlap: bool) -
     return OnMachine(WorkerLayout(machine), exchanges(memory_rate(machine), chosen), overlap=overlap)
 
 
-@dataclass(frozen=True, slots=True)
-class Batches(Shown):
-    """Mini-batches on a device, the best first: by training time, or by time per sample without a data set."""
-
-    device: Device
-    plans: tuple[BatchPlan, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer advise minibatch --json`` prints."""
-        return {"device": self.device.id, "batches": [asdict(plan) for plan in self.plans]}
-
-
 @checked
 def advise_minibatch(
     graph: GraphLike,
     topology: TopologyLike,
     *,
-    device: str | None = None,
     batch_sizes: Sequence[int] | None = None,
     dataset_size: int | None = None,
     epochs: Any = None,
@@ -219,7 +199,7 @@ def advise_minibatch(
     from dlplacer.planning.hybrid.step_times import work_of
 
     machine = topology_of(topology)
-    fitted = machine.devices[0] if device is None else machine.device(device)
+    fitted = machine.devices[0]
     if fitted.memory_bytes is None:
         raise InputError(f"device {fitted.id!r} has no memory_bytes, so every mini-batch fits; add it to the topology")
     named = isinstance(graph, str) and is_entry(graph)
@@ -287,52 +267,12 @@ def advise_servers(
     return {"servers": count, "transfer_s": taken_s, "compute_s": compute_s}
 
 
-@dataclass(frozen=True)
-class Groups(Shown):
-    """Groups of layers that send parameters or gradients together, beside those of other policies, the optimum last.
-
-    `caps_bytes` are bucket caps of DistributedDataParallel that make these groups; None if they are not known.
-    """
-
-    direction: str
-    collective: str
-    devices: int
-    chain: LayerChain
-    policies: tuple[Grouping, ...]
-    caps_bytes: tuple[int, ...] | None
-
-    @property
-    def group_bytes(self) -> list[int]:
-        """Bytes of each group."""
-        return _group_bytes(self.chain, self.policies[-1].cuts)
-
-    @property
-    def bucket_caps_mb(self) -> list[float] | None:
-        """``bucket_cap_mb_list`` of DistributedDataParallel."""
-        return None if self.caps_bytes is None else caps_mb(self.caps_bytes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer groups --json`` prints."""
-        best = self.policies[-1]
-        return {
-            "direction": self.direction,
-            "collective": self.collective,
-            "cuts": list(best.cuts),
-            "makespan_s": best.makespan_s,
-            "groups": [list(self.chain.names[before:last]) for before, last in pairwise((0, *best.cuts))],
-            "group_bytes": self.group_bytes,
-            "bucket_cap_mb_list": self.bucket_caps_mb,
-            "policies": {one.policy: {"cuts": list(one.cuts), "makespan_s": one.makespan_s} for one in self.policies},
-        }
-
-
 @checked
 def groups(
     graph: GraphLike,
     topology: TopologyLike,
     *,
     direction: str = "forward",
-    collective: str | None = None,
     cap_bytes: float | None = None,
     **step: Unpack[StepOptions],
 ) -> Groups:
@@ -348,37 +288,7 @@ def groups(
     if isinstance(graph, str) and is_entry(graph):
         job = fake_job(graph, **job_options(step))
     made = with_times(graph_of(graph, step=step), machine)
-    carried_by = collective or _COLLECTIVE[direction]
-    line = exchange_lines(machine, sum(op.weight_bytes for op in made.ops))[carried_by]
-    cap = None if cap_bytes is None else int(cap_bytes)
-    chain, caps = _chain(made, machine.devices[0].type, line, direction, cap, job)
-    found = compare_groupings(chain, direction, cap)
-    return Groups(direction, carried_by, len(machine.devices), chain, tuple(found), caps)
-
-
-def _chain(
-    graph: OpGraph, device_type: str, line: AlphaBeta, direction: str, cap_bytes: int | None, job: Any
-) -> tuple[LayerChain, tuple[int, ...] | None]:
-    """The chain to group, and for gradients the caps of DDP's buckets."""
-    if job is not None and direction == "forward":
-        return unit_chain(graph, device_type, job.parameter_uses(), line, direction), None
-    if job is not None:
-        gradients = gradients_of(graph, job.parameter_uses(), serial_clock(graph, device_type, direction))
-        return gradient_chain(gradients, line), tuple(plan_buckets(gradients, line, cap_bytes).caps_bytes)
-    chain = chain_of(graph, device_type, line, direction)
-    dtypes = {op.outputs[0].dtype for op in graph.ops if op.kind == "parameter" and op.gradient_bytes and op.outputs}
-    if len(dtypes) > 1:
-        note(
-            f"gradients of {' and '.join(sorted(dtypes))} share no bucket, and a graph does not tell in which order "
-            "they get ready; give module:callable for DDP's bucket caps"
-        )
-    if direction == "forward" or len(dtypes) > 1:
-        return chain, None
-    return chain, tuple(reversed(_group_bytes(chain, best_groups(chain, cap_bytes))))
-
-
-def _group_bytes(chain: LayerChain, cuts: tuple[int, ...]) -> list[int]:
-    return [sum(chain.bytes[before:last]) for before, last in pairwise((0, *cuts))]
+    return groups_of(made, machine, direction, None if cap_bytes is None else int(cap_bytes), job)
 
 
 @dataclass(frozen=True)
@@ -416,6 +326,16 @@ class Epochs(Shown):
 
     measured: "tuple[MeasuredEpochs, ...]"
     content: Mapping[str, Any]
+
+    @property
+    def table(self) -> Table:
+        """A row per batch: its mini-batches in a step, and the median epochs with each codec and period."""
+        rows = [{"mini_batches": one.workers} for one in self.measured[0].measurements]
+        medians = [{one.workers: one.median for one in each.measurements} for each in self.measured]
+        labelled = list(zip((each.label for each in self.measured), medians, strict=True))
+        return Table.of(
+            [{**row, **{label: found.get(row["mini_batches"]) for label, found in labelled}} for row in rows]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the epochs file."""

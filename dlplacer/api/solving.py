@@ -32,7 +32,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.constrain import constrained, matching, parsed_pin
+from dlplacer.planning.constrain import matching, parsed_pin
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
@@ -100,24 +100,12 @@ def place(
         from dlplacer.solvers.ilp.dlplacer_model import export_model
 
         export_model(prepared(made, machine, assumed, held, together), Path(export))
-    return place_graph(
-        made,
-        machine,
-        assumed,
-        method=method,
-        time_limit_s=time_limit_s,
-        work_s=work_s,
-        gap=gap,
-        seed=seed,
-        workers=workers,
-        on_progress=on_progress,
-        stop=stop,
-        pins=held,
-        colocate=together,
-        warm_start=None if warm_start is None else plan_of(warm_start, "warm_start", keeps_rules=True),
-        issue=issue,
-        without=without,
-    )
+    limits: dict[str, Any] = {"time_limit_s": time_limit_s, "work_s": work_s, "gap": gap, "stop": stop}
+    search: dict[str, Any] = {"seed": seed, "workers": workers, "issue": issue, "without": without}
+    if warm_start is not None:
+        search["warm_start"] = plan_of(warm_start, "warm_start", keeps_rules=True)
+    search |= {"pins": held, "colocate": together, "on_progress": on_progress}
+    return place_graph(made, machine, assumed, method=method, **limits, **search)
 
 
 @checked
@@ -128,8 +116,8 @@ def place_with_splits(
     *,
     graph: GraphLike | None = None,
     parts: int | None = None,
-    rewrites: Sequence[str] | None = None,
-    time_limit_s: float = 120.0,
+    whole_backward: bool = False,
+    time_limit_s: float = 60.0,
     on_progress: "Callable[[SplitChoice], None]" = silent,
     method: str = "ilp",
     gap: float = 0.0,
@@ -149,23 +137,18 @@ def place_with_splits(
     >>> found.gain >= 1
     True
     """
+    from dlplacer.frontend.torch.capture import default_rewrites
     from dlplacer.measure.splitting import place_with_splits as place_job
 
-    return place_job(
-        job_of(job, job_options, fake=True),
-        machine_of(topology),
-        options_of(options),
-        graph=None if graph is None else graph_of(graph),
-        parts=parts,
-        rewrites=rewrites,
-        time_limit_s=time_limit_s,
-        on_progress=on_progress,
-        method=method,
-        gap=gap,
-        seed=seed,
-        workers=workers,
-        stop=stop,
-    )
+    step, whole = job_of(job, job_options, fake=True), None if graph is None else graph_of(graph)
+    solving: dict[str, Any] = {"method": method, "gap": gap, "seed": seed, "workers": workers, "stop": stop}
+    solving |= {
+        "parts": parts,
+        "rewrites": default_rewrites(whole_backward),
+        "time_limit_s": time_limit_s,
+        "on_progress": on_progress,
+    }
+    return place_job(step, machine_of(topology), options_of(options), graph=whole, **solving)
 
 
 @checked
@@ -197,20 +180,9 @@ def compare(
     from dlplacer.planning.compare import compare as compare_methods
 
     made, machine = problem_of(graph, topology, calibration, step)
-    return compare_methods(
-        made,
-        machine,
-        options_of(options),
-        methods=methods,
-        time_limit_s=time_limit_s,
-        seed=seed,
-        workers=workers,
-        on_progress=on_progress,
-        stop=stop,
-        pins=pins_of(pins, machine),
-        colocate=together_of(colocate),
-        issue=issue,
-    )
+    solving: dict[str, Any] = {"methods": methods, "time_limit_s": time_limit_s, "seed": seed, "workers": workers}
+    solving |= {"pins": pins_of(pins, machine), "colocate": together_of(colocate), "issue": issue}
+    return compare_methods(made, machine, options_of(options), on_progress=on_progress, stop=stop, **solving)
 
 
 @checked
@@ -239,14 +211,8 @@ def pipeline(
     from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 
     made, machine = problem_of(graph, topology, calibration, step)
-    return plan_pipeline(
-        made,
-        machine,
-        stages=stages,
-        micro_batches=micro_batches,
-        schedule=schedule,
-        on_progress=on_progress,
-    )
+    asked: dict[str, Any] = {"stages": stages, "micro_batches": micro_batches, "schedule": schedule}
+    return plan_pipeline(made, machine, **asked, on_progress=on_progress)
 
 
 @checked
@@ -294,12 +260,6 @@ def problem_of(
         ops = sum(bool(op.attrs) for op in made.ops)
         note(f"{path}: measured times for {known} of {ops} ops on {found.device_type}; the rest by roofline")
     return made, machine
-
-
-def held_graph(graph: OpGraph, machine: Topology, pins: Pins, colocate: Together) -> OpGraph:
-    """The graph with these constraints."""
-    pairs, sets = pins_of(pins, machine), together_of(colocate)
-    return constrained(graph, machine, pairs, sets) if pairs or sets else graph
 
 
 def pins_of(pins: Pins, machine: Topology) -> tuple[tuple[str, str], ...]:

@@ -119,7 +119,6 @@ _COMPARED = "html written F one page with the schedules of all methods"
 _REPORT = "output written -o,--output:F write a report (JSON) that can be attached to an issue"
 _TARGETS = "to text* TARGET runtime that shall follow the plan; see dlplacer list targets"
 _BEST = "stopping with the best plan so far; once more to give up"
-_PARTIAL = "stopping with the answers so far; once more to give up"
 _LAST = "giving up after the solve at hand; once more to give up at once"
 
 
@@ -153,7 +152,7 @@ COMMANDS = (
     _command("check", "", ("plan", "json"), actions.check),
     _command("compare", "compare", (_COMPARED, "json"), doing="comparing", says=_BEST),
     _command("show", "", ("plan", *_SHOWN), actions.show, subject="plan"),
-    _command("explain", "explain", ("json",), doing="solving again", says=_PARTIAL),
+    _command("explain", "explain", ("json",), doing="solving again", says=actions.PARTIAL),
     _command("run", "run", _RUN, actions.run, subject="run"),
     _command("profile", "profile", _PROFILED, actions.profile, doing="profiling"),
     _command("selftest", "selftest", ("json", _REPORT), doing="trying the runtime"),
@@ -171,7 +170,7 @@ COMMANDS = (
     ),
     _command("pipeline", "pipeline", _PIPELINE, actions.pipeline, doing="pipelines tried", subject="pipeline plan"),
     _command("fit", "fit", (_TARGETS, _PLAN, "json"), actions.fit, subject="fit"),
-    _command("export", "export", (), actions.export),
+    _command("export", "export"),
     _command("advise", below=_ADVISE),
     _command("list", "catalogue", ("json",), actions.listed),
 )

@@ -7,11 +7,14 @@ forward pass is always stored, so that modules can choose independently.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
+from dlplacer.core.topology import Device
 from dlplacer.machines.costs.roofline_times import required_time_s
 
 _GIVEN = ("parameter", "buffer", "input", "constant")
@@ -214,3 +217,15 @@ def _recomputed(step: StepChoices, memory_bytes: int) -> tuple[str, ...] | None:
         # HiGHS allows a row to be exceeded by a relative 1e-6, but bytes are exact: rule this one choice out.
         cut = np.append(np.where(taken, 1.0, -1.0), 0.0)
         constraints.append(LinearConstraint(cut[None, :], ub=taken.sum() - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Batches(Shown):
+    """Mini-batches on a device, the best first: by training time, or by time per sample without a data set."""
+
+    device: Device
+    plans: tuple[BatchPlan, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``dlplacer advise minibatch --json`` prints."""
+        return {"device": self.device.id, "batches": [asdict(plan) for plan in self.plans]}

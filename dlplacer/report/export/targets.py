@@ -85,6 +85,12 @@ class Exported:
     loss: float = 0.0
     note: str = ""
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The note with the loss, if there is one."""
+        slower = f": {100 * self.loss:.2f} % slower" if self.loss else ""
+        return (f"{self.note}{slower}",) if self.note else ()
+
 
 _BACKENDS = {
     "NVIDIA": ("CUDA{}", "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES"),
