@@ -77,7 +77,10 @@ HYBRID = ["hybrid", "inception_v3-train", "dgx1-v100-2gpu", "--devices", "2"]
         ([*INFER, "--device-type", "V100"], "unrecognized arguments: --device-type V100"),
         ([*HYBRID, "--speedup", "2=0"], "argument --speedup: 0 is given for 2 devices; it must be positive"),
         ([*INFER, "--split", "--pin", "x=cpu0"], "--pin does not go together with --split"),
-        (["solve", "dlplacer.models:mlp", "cpu-2core", "--split", "1"], "argument --split: 1 is given; give auto or a number of"),
+        (
+            ["solve", "dlplacer.models:mlp", "cpu-2core", "--split", "1"],
+            "argument --split: 1 is given; give auto or a number of",
+        ),
     ],
 )
 def test_wrong_arguments_are_told_in_one_message(
