@@ -61,11 +61,6 @@ class Explanation(Shown):
     elsewhere: tuple[Elsewhere, ...] = ()
     what_would_help: WhatWouldHelp | None = None
 
-    @property
-    def path(self) -> tuple[ScheduledOp | Transfer, ...]:
-        """Ops and transfers of the critical path."""
-        return tuple(part.step for part in self.parts)
-
     def __repr__(self) -> str:
         return (
             f"<Explanation: limited by {self.limited_by}, at least {format_seconds(max(self.limits_s.values()))}; "

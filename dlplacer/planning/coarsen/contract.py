@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import networkx as nx
 
@@ -177,15 +178,8 @@ def _joined_devices(name: str, ops: Sequence[Op]) -> tuple[str, ...] | None:
 
 def _common_path(paths: Sequence[str | None]) -> str | None:
     """The innermost module that holds all, or None."""
-    split = [path.split(".") for path in paths if path]
-    if not split or not all(paths):
-        return None
-    common = []
-    for parts in zip(*split, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return ".".join(common) or None
+    levels = zip(*((path or "").split(".") for path in paths), strict=False)
+    return ".".join(names[0] for names in takewhile(lambda names: len({*names}) == 1, levels)) or None
 
 
 def _colocation(graph: OpGraph, owner: Mapping[str, str], together: Mapping[str, str]) -> dict[str, str]:
