@@ -58,7 +58,9 @@ def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     inputs = tuple(options.get("inputs", ()))
     made = _called(imported(entry), entry, options.get("batch_size"))
     if isinstance(made, nn.Module):
-        _require_inputs(made, entry, inputs)
+        if not inputs:
+            bare = f"{entry!r} returned a bare {type(made).__name__}; give --input for each argument of its forward"
+            raise InputError(f"{bare}, as float32:8x3x299x299, or return a dlplacer.Job")
         note(f"{entry!r} returned a bare module, captured as inference; to train it, return a dlplacer.Job")
         made = Job(made, args=tuple(map(_example, inputs)), mode="infer")
     elif inputs:
@@ -233,23 +235,11 @@ def imported(entry: str) -> Callable[..., Any]:
 def _called(build: Callable[..., Any], entry: str, batch_size: int | None) -> Any:
     given = {}
     if batch_size is not None:
-        if batch_size >= _MOST:
-            raise InputError(f"--batch-size is {batch_size}; it must be below 2^31")
         if "batch_size" not in inspect.signature(build).parameters:
             raise InputError(f"--batch-size: {entry!r} takes no batch_size; drop the option")
         given["batch_size"] = batch_size
     with user_code(f"{entry!r} cannot be built"):
         return build(**given)
-
-
-def _require_inputs(module: Any, entry: str, inputs: Sequence[str]) -> None:
-    """A bare module comes without example inputs."""
-    empty, kinds = inspect.Parameter.empty, (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(module.forward).parameters.values()
-    needed = [one.name for one in parameters if one.kind in kinds and one.default is empty]
-    if len(inputs) < len(needed):
-        told = f"{entry!r} returned a bare {type(module).__name__}, whose forward takes {', '.join(needed)}"
-        raise InputError(f"{told}: give --input for each, as float32:8x3x299x299, or return a dlplacer.Job")
 
 
 def _example(spec: str) -> Any:

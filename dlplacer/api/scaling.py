@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dlplacer.api.jobs import fake_job, imported, is_entry, job_options, user_code
 from dlplacer.api.parameters import StepOptions, checked
-from dlplacer.api.solving import Together, together_of
 from dlplacer.api.subjects import (
     GraphLike,
     OptionsLike,
@@ -24,20 +23,19 @@ from dlplacer.api.subjects import (
 )
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_number, refuse
 from dlplacer.core.table import Table
 from dlplacer.core.topology import Topology
 from dlplacer.data_parallel.groups.graph_groups import Groups, groups_of
 from dlplacer.machines.costs.gradient_codecs import CODECS, exchanges
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.constrain import constrained
+from dlplacer.planning.constrain import Together, constrained, together_of
 from dlplacer.planning.hybrid import scaling as formulas
 from dlplacer.planning.hybrid.minibatch import Batches, StepChoices, plan_batches, step_choices
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout, cluster
 
 if TYPE_CHECKING:
     from dlplacer.data_parallel import MeasuredEpochs
-    from dlplacer.planning.hybrid.epochs import EpochsData
+    from dlplacer.planning.hybrid.epochs import EpochsLike
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.hybrid.step_times import StepTimes
     from dlplacer.planning.hybrid.workers import ModelParallel, Placed
@@ -51,7 +49,7 @@ def hybrid(
     graph: GraphLike,
     topology: TopologyLike,
     devices: int,
-    epochs: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None" = None,
+    epochs: "EpochsLike" = None,
     options: OptionsLike = None,
     *,
     network: float | str | None = None,
@@ -80,16 +78,19 @@ def hybrid(
     >>> plan.at(4).best.workers
     2
     """
+    from dlplacer.planning.hybrid.epochs import epochs_of
     from dlplacer.planning.hybrid.hybrid import DEGREES, HybridProblem, plan_hybrid, plan_notes
     from dlplacer.planning.hybrid.step_times import ClosedForm, fastest_work
     from dlplacer.planning.hybrid.workers import Placed, SpeedupTable
 
     if devices > _MOST_DEVICES:
         raise InputError(f"devices is {devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
-    _refuse_unused("speedups say what a solve would find", bool(speedups), {"split": split, "method": method})
+    unused: dict[str, dict[str, object]] = {"speedups": {"split": split, "method": method} if speedups else {}}
     if scaling_efficiency is not None:
-        unused = {"network": network, "codecs": codecs, "overlap": None if overlap else False}
-        _refuse_unused("scaling_efficiency gives the step times", True, unused)
+        unused["scaling_efficiency"] = {"network": network, "codecs": codecs, "overlap": None if overlap else "false"}
+    for reason, names in unused.items():
+        if given := [name for name, value in names.items() if value is not None]:
+            raise InputError(f"{given[0]} has no use where {reason} is given; drop one of them")
     closed = None if scaling_efficiency is None else ClosedForm(formulas.constant_efficiency(scaling_efficiency))
     box, known = machine_of(topology), epochs_of(epochs)
     timed = with_times(constrained(graph_of(graph, step=step), box, colocate=together_of(colocate)), box)
@@ -120,32 +121,6 @@ def hybrid(
     return replace(plan, warnings=notes, epochs_fit=problem.efficiency.fit())
 
 
-def epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None") -> "EpochsData":
-    """The epochs that are meant; raises InputError."""
-    from dlplacer.planning.hybrid.epochs import EpochsData, EpochsTable, StatisticalEfficiency, one_batch, read_epochs
-
-    if value is None:
-        return one_batch()
-    if isinstance(value, EpochsData):
-        return value
-    if isinstance(value, Mapping):
-        for workers, epochs in value.items():
-            expect_number("epochs", workers=workers)
-            expect_number("epochs", optional=True, **{f"of {workers} workers": epochs})
-        table = EpochsTable({float(workers): epochs for workers, epochs in value.items()})
-        return EpochsData(StatisticalEfficiency(table))
-    if isinstance(value, (str, PathLike)):
-        return read_epochs(fspath(value))
-    raise refuse("", "epochs", value, "the path of an epochs file, or a dict from workers to epochs: {1: 4, 64: 7}")
-
-
-def _refuse_unused(reason: str, holds: bool, given: Mapping[str, object]) -> None:
-    """Raise InputError for an argument that another one leaves without use."""
-    for name, value in given.items():
-        if holds and value is not None:
-            raise InputError(f"{name} has no use where {reason}; drop it")
-
-
 def _machine(box: Topology, devices: int, network: float | str | None) -> Topology:
     """The machine itself, or as many copies of it as the budget takes, joined by network cards."""
     boxes = -(-devices // len(box.devices))
@@ -171,10 +146,7 @@ def _split(placed: "Placed", split: str | None) -> "ModelParallel":
 def _exchanges(machine: Topology, codecs: Sequence[str] | None, overlap: bool) -> "StepTimes":
     from dlplacer.planning.hybrid.step_times import OnMachine, memory_rate
 
-    chosen = tuple(CODECS if codecs is None else codecs)
-    if not chosen:
-        raise InputError(f"codecs is empty; name some of {', '.join(CODECS)}")
-    return OnMachine(WorkerLayout(machine), exchanges(memory_rate(machine), chosen), overlap=overlap)
+    return OnMachine(WorkerLayout(machine), exchanges(memory_rate(machine), codecs or CODECS), overlap=overlap)
 
 
 @checked
@@ -292,32 +264,24 @@ def groups(
 
 
 @dataclass(frozen=True)
-class NamedTraining:
-    """``module:callable``, which takes the number of workers and the seed, as a training."""
+class _Named:
+    """A function under the name by which a checkpoint knows it."""
 
     name: str
+    call: Callable[..., Any]
 
-    def __call__(self, workers: int, seed: int, /, **options: Any) -> Iterator[float]:
-        """The metric after every epoch."""
-        with user_code(f"{self.name!r} failed with {workers} workers"):
-            yield from imported(self.name)(workers, seed, **options)
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.call(*arguments, **options)
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """The goal of a metric: at most, or at least, a value."""
+def _training(name: str) -> _Named:
+    """``module:callable``, which takes the number of workers and the seed, as a training."""
 
-    most: float | None = None
-    least: float | None = None
+    def train(workers: int, seed: int, /, **options: Any) -> Iterator[float]:
+        with user_code(f"{name!r} failed with {workers} workers"):
+            yield from imported(name)(workers, seed, **options)
 
-    @property
-    def name(self) -> str:
-        """For a checkpoint, whose epochs are those until this goal."""
-        return f"at least {self.least:g}" if self.most is None else f"at most {self.most:g}"
-
-    def __call__(self, metric: float) -> bool:
-        """NaN never is."""
-        return (self.most is not None and metric <= self.most) or (self.least is not None and metric >= self.least)
+    return _Named(name, train)
 
 
 @dataclass(frozen=True)
@@ -367,17 +331,22 @@ def epochs(
     """
     from dlplacer.data_parallel.epochs.measured_epochs import measure_epochs, options_of
 
-    named = NamedTraining(training) if isinstance(training, str) else training
+    named = _training(training) if isinstance(training, str) else training
     resolved = imported(training) if isinstance(training, str) else training
     variants: list[tuple[str | None, int]] = [(None, 1)]
     variants += [(codec, 1) for codec in dict.fromkeys(codecs) if codec != "none"]
     variants += [(None, period) for period in dict.fromkeys(periods) if period > 1]
     for variant in variants:
         options_of(resolved, *variant)
-    for name, value in (("at_most", at_most), ("at_least", at_least)):
-        if value is not None and not math.isfinite(value):
-            raise InputError(f"{name} is {value:g}, which no metric or every one reaches; give a finite number")
-    goal = None if at_most is None and at_least is None else Goal(at_most, at_least)
+    if at_most is not None and at_least is not None:
+        raise InputError("at_most and at_least are given; keep one of them")
+    if not math.isfinite(at_most or at_least or 0.0):
+        raise InputError("the goal is no finite number, which no metric or every one reaches; give one")
+    goal = None
+    if at_least is not None:
+        goal = _Named(f"at least {at_least:g}", lambda metric: metric >= at_least)
+    elif at_most is not None:
+        goal = _Named(f"at most {at_most:g}", lambda metric: metric <= at_most)
     limits: dict[str, Any] = {"reached": goal, "max_epochs": max_epochs, "seeds": range(seeds)}
     limits |= {"checkpoint": None if checkpoint is None else Path(checkpoint), "on_progress": on_progress}
     measured = tuple(measure_epochs(named, batches, codec=codec, period=period, **limits) for codec, period in variants)
@@ -390,6 +359,8 @@ def epochs(
 
 
 def _epochs_by_batch(epochs: Any) -> Callable[[int], float | None]:
+    from dlplacer.planning.hybrid.epochs import epochs_of
+
     if epochs is None:
         return lambda batch: 1.0
     data = epochs_of(epochs)

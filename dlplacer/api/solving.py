@@ -26,13 +26,13 @@ from dlplacer.api.subjects import (
 )
 from dlplacer.check import Violation
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, refuse, tuple_of
+from dlplacer.core.expect import expect
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.constrain import matching, parsed_pin
+from dlplacer.planning.constrain import Pins, Together, matching, pins_of, together_of
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
@@ -41,12 +41,6 @@ if TYPE_CHECKING:
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.report.explanation import Explanation
     from dlplacer.solvers.instance.schedule import Progress
-
-Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
-"""Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
-
-Together: TypeAlias = Iterable[str | Iterable[str]]
-"""Sets of ops that run on one device, each a pattern or several."""
 
 Files: TypeAlias = Sequence[str | PathLike[str]]
 """Calibration files: op times measured on a type of device."""
@@ -260,27 +254,6 @@ def problem_of(
         ops = sum(bool(op.attrs) for op in made.ops)
         note(f"{path}: measured times for {known} of {ops} ops on {found.device_type}; the rest by roofline")
     return made, machine
-
-
-def pins_of(pins: Pins, machine: Topology) -> tuple[tuple[str, str], ...]:
-    """(pattern, device) of pins."""
-    listed = tuple(pins.items()) if isinstance(pins, Mapping) else pins
-    found = []
-    for pair in tuple_of("", "pins", listed, (str, tuple), "texts as 'op=device', or (pattern, device) pairs"):
-        pair = parsed_pin(pair, machine) if isinstance(pair, str) else pair
-        if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-            raise refuse("", "pins", pair, "a dict from op, module or glob to device: {'Mixed_5b.*': 'gpu1'}")
-        found.append(pair)
-    return tuple(found)
-
-
-def together_of(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
-    """Patterns, and sets of patterns."""
-    entries = tuple_of("", "colocate", colocate, object, "patterns, or lists of patterns")
-    return tuple(
-        entry if isinstance(entry, str) else tuple_of("colocate", "a set", entry, str, "patterns of ops or modules")
-        for entry in entries
-    )
 
 
 @checked

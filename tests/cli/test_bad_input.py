@@ -101,7 +101,7 @@ def test_wrong_arguments_are_told_in_one_message(
         ("unfinished:f", r"module 'unfinished' cannot be imported: SyntaxError: .*unfinished\.py:1\)"),
         ("nowhere:f", "there is no module 'nowhere' for 'nowhere:f'"),
         ("mistaken:value", "is an object of type int; give a function"),
-        ("mistaken:bare", "returned a bare Linear, whose forward takes input: give --input"),
+        ("mistaken:bare", "returned a bare Linear; give --input"),
     ],
 )
 def test_mistakes_in_the_users_own_code_are_not_called_internal(

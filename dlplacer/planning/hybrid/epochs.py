@@ -5,12 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect_number, refuse
 from dlplacer.files.fields import FileModel, Table, count_key_mistakes, read_value
 from dlplacer.machines.costs.gradient_codecs import CODECS
 
@@ -300,3 +302,24 @@ def read_epochs(path: str | Path) -> EpochsData:
     """
     data: EpochsData = read_value(Path(path), EpochsFile, "epochs", VERSION, "")
     return data
+
+
+EpochsLike: TypeAlias = str | PathLike[str] | Mapping[int, float | None] | EpochsData | None
+"""Epochs, their file, or a dict from numbers of workers to them; None stands for one batch alone."""
+
+
+def epochs_of(value: EpochsLike) -> EpochsData:
+    """The epochs that are meant; raises InputError."""
+    if value is None:
+        return one_batch()
+    if isinstance(value, EpochsData):
+        return value
+    if isinstance(value, Mapping):
+        for workers, epochs in value.items():
+            expect_number("epochs", workers=workers)
+            expect_number("epochs", optional=True, **{f"of {workers} workers": epochs})
+        table = EpochsTable({float(workers): epochs for workers, epochs in value.items()})
+        return EpochsData(StatisticalEfficiency(table))
+    if isinstance(value, (str, PathLike)):
+        return read_epochs(fspath(value))
+    raise refuse("", "epochs", value, "the path of an epochs file, or a dict from workers to epochs: {1: 4, 64: 7}")
