@@ -10,7 +10,7 @@ from dlplacer.api.machines import new_topology
 from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import PlanLike, TopologyLike, machine_of, plan_of
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect
+from dlplacer.core.expect import expect, unknown
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import shipped_names
 from dlplacer.files.text import read_json
@@ -71,10 +71,9 @@ def fit(
     read = decoder if isinstance(decoder, Decoder) else read_decoder(decoder, weights)
     topology = _machine(machine, link, network, used)
     named = {*last, *(device.id for device in topology.devices if prefer and not {device.id, device.type} & {*prefer})}
-    known = {device.id for device in topology.devices} | {*topology.device_types}
-    for name in (*prefer, *last):
-        if name not in known:
-            raise InputError(f"there is no device {name!r} in the machine; it has {', '.join(sorted(known))}")
+    known = (*topology.device_index, *topology.device_types)
+    for name in {*prefer, *last} - {*known}:
+        raise unknown("device", name, known, "the machine")
     if tensor_parallel and (prefer or last):
         raise InputError("tensor_parallel is given with prefer or last; name the GPUs to use in tensor_parallel alone")
     own: dict[str, Callable[[ChainCosts], Sequence[int]]] = {}

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -172,8 +173,7 @@ def rewrites_of(job: "Job", step: StepOptions, build: "Callable[[], Job] | None"
         return rewrites
     whole = job if build is None else build()
     found = compared_cut(whole, count, rewrites, allow_other_loss=step.get("allow_other_loss", False))
-    for warning in found.warnings:
-        note(warning)
+    note(*found.warnings)
     return [*rewrites, str(found.cut)]
 
 
@@ -220,15 +220,13 @@ def imported(entry: str) -> Callable[..., Any]:
                 text = f"there is no module {error.name!r} for {entry!r}; run from its folder or install it"
                 raise InputError(text) from error
             raise
-    value: Any = module
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise InputError(f"module {module_name!r} has no {attribute!r}; check the name behind the colon")
-        value = getattr(value, part)
-    if not callable(value):
-        kind = type(value).__name__
+    try:
+        found: Callable[..., Any] = attrgetter(attribute)(module)
+    except AttributeError as error:
+        raise InputError(f"module {module_name!r} has no {attribute!r}; check the name behind the colon") from error
+    if not callable(found):
+        kind = type(found).__name__
         raise InputError(f"{entry!r} is an object of type {kind}; give a function that returns a Job or a Module")
-    found: Callable[..., Any] = value
     return found
 
 

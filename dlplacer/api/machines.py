@@ -43,12 +43,9 @@ def detect_topology(
         return topology
     from dlplacer.runtime.profile.machine_times import with_timed_links
 
-    load = load_note()
-    if load is not None:
-        note(load)
+    note(load_note())
     timed = with_timed_links(topology, lambda source, target: on_progress(f"{source} to {target}"))
-    for doubt in doubts(timed):
-        note(doubt)
+    note(*doubts(timed))
     return timed
 
 
@@ -64,8 +61,7 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
     from dlplacer.machines.importers.any_format import import_topology as import_file
 
     topology = import_file(Path(path), device_type)
-    for text in import_notes(topology):
-        note(text)
+    note(*import_notes(topology))
     return topology
 
 
@@ -121,7 +117,7 @@ def catalogue(what: str) -> Table:
     >>> dp.catalogue("topologies").to_frame()["name"][0]
     'cpu-2core'
     """
-    return Table.of(list(_records(what)))
+    return Table.of(list(_records(what)), title=what)
 
 
 def _records(what: str) -> Iterator[dict[str, Any]]:

@@ -358,8 +358,6 @@ compute_s  seconds>=0  -  computation of a step: "0.5 s"
 hybrid.devices  whole>=1  -  plan for every budget from 1 to N
 degrees  wholes  M[,M…]  model-parallel degrees to consider (2 to 8)
 speedups  figures*  --speedup:M=S  known speedup of M devices, in place of solving
-hybrid.method  text  NAME  of each solve, as for `dlplacer solve` (ilp)
-hybrid.split  word:both,placement,pipeline  -  how a worker's devices share (both)
 epochs  any  FILE  epochs by workers, or by batch (dlplacer.epochs/1); without, one worker alone
 [step times of data parallelism (default: over the links of the topology)]
 scaling_efficiency  number  SE  a constant; the paper assumes 1

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -274,9 +274,6 @@ def _opened(devices: "str | Sequence[NamedDevice]") -> "Iterator[Sequence[Runtim
     names = names_of(devices)
     if not names:
         raise InputError("devices is empty; name those to time the job on, as 'cpu:0' or 'cpu:0,cpu:1'")
-    opened = open_devices(names)
-    try:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(closing(device)) for device in open_devices(names)]
         yield opened
-    finally:
-        for device in opened:
-            device.close()

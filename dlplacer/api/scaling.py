@@ -31,7 +31,7 @@ from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.constrain import Together, constrained, together_of
 from dlplacer.planning.hybrid import scaling as formulas
 from dlplacer.planning.hybrid.minibatch import Batches, StepChoices, plan_batches, step_choices
-from dlplacer.planning.hybrid.worker_layout import WorkerLayout, cluster
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout, boxes_for
 
 if TYPE_CHECKING:
     from dlplacer.data_parallel import MeasuredEpochs
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from dlplacer.planning.hybrid.workers import ModelParallel, Placed
 
 _MOST_DEVICES = 65536
-_NETWORK_LATENCY_S = 5e-6
 
 
 @checked
@@ -58,9 +57,7 @@ def hybrid(
     speedups: Mapping[int, float] | None = None,
     codecs: Sequence[str] | None = None,
     overlap: bool = True,
-    split: str | None = None,
     colocate: Together = (),
-    method: str | None = None,
     time_limit_s: float = 10.0,
     seed: int = 0,
     workers: int | None = None,
@@ -85,30 +82,25 @@ def hybrid(
 
     if devices > _MOST_DEVICES:
         raise InputError(f"devices is {devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
-    unused: dict[str, dict[str, object]] = {"speedups": {"split": split, "method": method} if speedups else {}}
-    if scaling_efficiency is not None:
-        unused["scaling_efficiency"] = {"network": network, "codecs": codecs, "overlap": None if overlap else "false"}
-    for reason, names in unused.items():
-        if given := [name for name, value in names.items() if value is not None]:
-            raise InputError(f"{given[0]} has no use where {reason} is given; drop one of them")
+    unused = {"network": network, "codecs": codecs, "overlap": None if overlap else "false"}
+    for name, value in unused.items() if scaling_efficiency is not None else ():
+        if value is not None:
+            raise InputError(f"{name} has no use where scaling_efficiency gives the step times; drop it")
     closed = None if scaling_efficiency is None else ClosedForm(formulas.constant_efficiency(scaling_efficiency))
     box, known = machine_of(topology), epochs_of(epochs)
     timed = with_times(constrained(graph_of(graph, step=step), box, colocate=together_of(colocate)), box)
-    machine = box if closed is not None else _machine(box, devices, network)
+    machine = box if closed is not None else boxes_for(box, devices, None if network is None else float(network))
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)
-    for degree in (degrees or ()) if speedups else ():
-        if degree not in (speedups or {}):
-            raise InputError(f"degrees has {degree}, of which speedups says nothing; drop one, or say how fast it is")
     chosen = tuple(degrees or speedups or DEGREES)
     assumed = options_of(options)
     assumed.require_makespan("hybrid")
-    solving = {"options": assumed, "method": method or "ilp", "time_limit_s": time_limit_s}
-    placed = None if speedups else Placed(timed, work.step_s, stop, **solving, seed=seed, workers=workers)
+    solving: dict[str, Any] = {"options": assumed, "time_limit_s": time_limit_s, "seed": seed, "workers": workers}
+    placed = None if speedups else Placed(timed, work.step_s, stop, **solving)
     problem = HybridProblem(
         replace(work, mini_batch=work.mini_batch or known.mini_batch),
         known.efficiency,
-        SpeedupTable(dict(speedups or {})) if placed is None else _split(placed, split),
+        SpeedupTable(dict(speedups or {})) if placed is None else _either(placed),
         machine,
         _exchanges(machine, codecs, overlap) if closed is None else closed,
         chosen,
@@ -121,25 +113,11 @@ def hybrid(
     return replace(plan, warnings=notes, epochs_fit=problem.efficiency.fit())
 
 
-def _machine(box: Topology, devices: int, network: float | str | None) -> Topology:
-    """The machine itself, or as many copies of it as the budget takes, joined by network cards."""
-    boxes = -(-devices // len(box.devices))
-    if network is not None:
-        return cluster(box, boxes, float(network), _NETWORK_LATENCY_S)
-    if boxes > 1:
-        raise InputError(
-            f"devices is {devices}; topology {box.name!r} has {len(box.devices)}: join copies of it with "
-            'network="12.5 GB/s", or assume a scaling_efficiency of 1'
-        )
-    return box
-
-
-def _split(placed: "Placed", split: str | None) -> "ModelParallel":
+def _either(placed: "Placed") -> "ModelParallel":
+    """Splits of a worker's devices by placement and by pipeline."""
     from dlplacer.planning.hybrid.workers import PipelinedWorkers, splits_of
 
-    pipelined = PipelinedWorkers(placed.graph, placed.single_s)
-    both = (placed, pipelined)
-    sources = {"placement": both[:1], "pipeline": both[1:]}.get(split or "", both)
+    sources = (placed, PipelinedWorkers(placed.graph, placed.single_s))
     return lambda degree, machine: [found for source in sources for found in splits_of(source(degree, machine))]
 
 
@@ -168,6 +146,7 @@ def advise_minibatch(
     >>> plan.batch, plan.recomputed
     (32, ())
     """
+    from dlplacer.planning.hybrid.epochs import epochs_of_batches
     from dlplacer.planning.hybrid.step_times import work_of
 
     machine = topology_of(topology)
@@ -186,7 +165,7 @@ def advise_minibatch(
         if samples is None:
             raise InputError(f"graph {made.name!r} does not say how many samples a step takes; capture its model")
         steps[samples] = step_choices(made, fitted.type)
-    plans = plan_batches(steps, fitted.memory_bytes, dataset_size, _epochs_by_batch(epochs))
+    plans = plan_batches(steps, fitted.memory_bytes, dataset_size, epochs_of_batches(epochs))
     return Batches(fitted, tuple(plans))
 
 
@@ -205,19 +184,7 @@ def advise_gpus(
     >>> dp.advise_gpus(overhead=0.1, speedup=3)["gpus"]
     4
     """
-    figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
-    given = {name for name, value in figures.items() if value is not None}
-    if given == {"efficiency", "gpus"}:
-        return {"overhead_ratio": formulas.most_overhead_ratio(efficiency or 0.0, gpus or 0)}
-    if overhead is None or given not in ({"overhead", "speedup"}, {"overhead", "gpus"}):
-        told = ", ".join(sorted(given)) or "nothing"
-        raise InputError(f"{told} is given; give overhead with speedup or gpus, or efficiency with gpus")
-    serial = formulas.SerialOverhead(overhead)
-    count = serial.workers_for(speedup) if speedup is not None else gpus or 0
-    found: dict[str, float] = {} if speedup is None else {"gpus": count}
-    reached = serial.efficiency(count)
-    found |= {"speedup": count * reached, "efficiency": reached, "speedup_ceiling": serial.speedup_ceiling}
-    return found
+    return formulas.gpus_for(overhead, speedup, efficiency, gpus)
 
 
 @checked
@@ -231,12 +198,7 @@ def advise_servers(
     >>> dp.advise_servers(0.25e9, 1e9, 2.0, workers=8)["servers"]
     2
     """
-    if workers is None:
-        count = formulas.fewest_channels(load_bytes, bytes_per_s, compute_s)
-        return {"loaders": count, "transfer_s": load_bytes / bytes_per_s / count, "compute_s": compute_s}
-    count = formulas.fewest_servers(load_bytes, workers, bytes_per_s, compute_s)
-    taken_s = formulas.transfer_s(load_bytes, workers, bytes_per_s, count)
-    return {"servers": count, "transfer_s": taken_s, "compute_s": compute_s}
+    return formulas.servers_for(load_bytes, bytes_per_s, compute_s, workers)
 
 
 @checked
@@ -356,15 +318,3 @@ def epochs(
         raise InputError(f"no batch of {tried} reached the goal; give an easier goal or more than {max_epochs} epochs")
     name = training if isinstance(training, str) else getattr(training, "__name__", "training")
     return Epochs(measured, exact.to_dict(name, mini_batch, samples, others))
-
-
-def _epochs_by_batch(epochs: Any) -> Callable[[int], float | None]:
-    from dlplacer.planning.hybrid.epochs import epochs_of
-
-    if epochs is None:
-        return lambda batch: 1.0
-    data = epochs_of(epochs)
-    if data.mini_batch is None:
-        raise InputError(f"{epochs}: 'mini_batch' is missing: the samples that a unit of the table stands for")
-    mini_batch, base = data.mini_batch, data.efficiency.base
-    return lambda batch: base.epochs(batch / mini_batch)

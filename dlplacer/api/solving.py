@@ -241,18 +241,11 @@ def problem_of(
 ) -> tuple[OpGraph, Topology]:
     """Graph and machine, with the measured times of calibration files; warns with the ops that these cover."""
     made, machine = graph_of(graph, step=step), machine_of(topology)
-    if not calibration:
-        return made, machine
+    if calibration:
+        from dlplacer.machines.costs.calibration import calibrated
 
-    from dlplacer.machines.costs.calibration import read_calibration, with_calibrated_links, with_calibrated_times
-
-    made = with_times(made, machine)
-    for path in calibration:
-        found = read_calibration(Path(path))
-        made, known = with_calibrated_times(made, found)
-        machine = with_calibrated_links(machine, found)
-        ops = sum(bool(op.attrs) for op in made.ops)
-        note(f"{path}: measured times for {known} of {ops} ops on {found.device_type}; the rest by roofline")
+        made, machine, notes = calibrated(with_times(made, machine), machine, calibration)
+        note(*notes)
     return made, machine
 
 

@@ -55,10 +55,10 @@ def called(given: Given, call: str = "", says: str = "", kept: str = "", **more:
 def answer(given: Given) -> int:
     """Call the function of the command, write its result where asked, and print it; exit code 5 if it did not pass."""
     value = called(given)
-    code = shown(given, value)
+    shown(given, value)
     for warning in getattr(value, "warnings", ()):
         say(warning)
-    return code if getattr(value, "passed", True) else CheckError.exit_code
+    return 0 if getattr(value, "passed", True) else CheckError.exit_code
 
 
 def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Block]" = ()) -> int:
@@ -74,18 +74,16 @@ def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Bloc
 
 def _record_of(value: Any) -> object:
     """The object that stands for a value in JSON."""
+    from dlplacer.api.views import summary
+    from dlplacer.files.topology_file import topology_to_dict
+
     if isinstance(value, dict):
         # JSON has no infinity, so no ceiling is null.
         return {name: None if figure == float("inf") else figure for name, figure in value.items()}
-    if isinstance(value, dp.OpGraph):
-        from dlplacer.api.views import summary
-
-        return summary(value)
-    if isinstance(value, dp.Topology):
-        from dlplacer.files.topology_file import topology_to_dict
-
-        return topology_to_dict(value)
-    return value.to_dict()
+    if isinstance(value, Table):
+        return {value.title: value.records}
+    own: Any = {dp.OpGraph: summary, dp.Topology: topology_to_dict}.get(type(value))
+    return value.to_dict() if own is None else own(value)
 
 
 def show_blocks(blocks: "Iterable[Block]") -> None:
@@ -243,15 +241,10 @@ def _process_per_gpu(given: Given, mode: str | None) -> str:
     """Devices with ranks for several GPUs, unless ranks are named or one process is asked for."""
     from dlplacer.runtime.distributed.group import rank_per_gpu
 
-    devices: str = given.devices
-    alone = given.one_process or given.replicas is not None or mode == "infer"
-    if alone or int(os.environ.get("WORLD_SIZE", "1")) > 1 or "rank" in devices:
-        return devices
-    ranked = rank_per_gpu(devices.split(","))
-    if ranked is None:
-        return devices
-    note(f"one process per GPU ({','.join(ranked)}); --one-process keeps one")
-    return ",".join(ranked)
+    alone = given.one_process or given.replicas is not None or mode == "infer" or "rank" in given.devices
+    ranked = None if alone or int(os.environ.get("WORLD_SIZE", "1")) > 1 else rank_per_gpu(given.devices.split(","))
+    note(None if ranked is None else f"one process per GPU ({','.join(ranked)}); --one-process keeps one")
+    return str(given.devices) if ranked is None else ",".join(ranked)
 
 
 def profile(given: Given) -> int:
@@ -262,15 +255,9 @@ def profile(given: Given) -> int:
         splits = [str(split) for split in choice.splits]
         return shown(given, choice, {"ops": len(choice.graph.ops), **found, "splits": splits})
     graph = called(given)
-    types = (graph.capture or {}).get("measured_on", ())
-    serial = {kind: sum(op.time_on(kind) or 0.0 for op in graph.ops) for kind in types}
-    return shown(given, graph, {"ops": len(graph.ops), "serial_s": serial})
-
-
-def listed(given: Given) -> int:
-    """Print a table of the names of one kind that dlplacer knows."""
-    table = called(given)
-    return shown(given, table, {given.what: table.records})
+    kinds = (graph.capture or {}).get("measured_on", ())
+    serial_s = {kind: sum(op.time_on(kind) or 0.0 for op in graph.ops) for kind in kinds}
+    return shown(given, graph, {"ops": len(graph.ops), "serial_s": serial_s})
 
 
 def pipeline(given: Given) -> int:

@@ -1,8 +1,4 @@
-"""Standard streams of a command: notes on stderr, and on a terminal a line of progress.
-
-It says how long the work has taken, and how long it is expected to take. Commands that end within two seconds say
-nothing.
-"""
+"""Standard streams of a command: notes on stderr, and on a terminal a line of progress, after two seconds."""
 
 import contextlib
 import io
@@ -35,16 +31,14 @@ def be_quiet(quiet: bool) -> None:
 
 def note(*texts: str | None) -> None:
     """Tell the user something on stderr, unless it shall be quiet; None is nothing to tell."""
-    for text in () if _quiet else texts:
-        if text is not None:
-            say(text)
+    for text in filter(None, () if _quiet else texts):
+        say(text)
 
 
 def told_written(*paths: object) -> None:
     """Report on stderr the files that were written; None for those that were not asked for."""
-    for path in () if _quiet else paths:
-        if path is not None:
-            print(f"wrote {path}", file=sys.stderr)
+    for path in filter(None, () if _quiet else paths):
+        print(f"wrote {path}", file=sys.stderr)
 
 
 class _Line:

@@ -6,8 +6,9 @@ model does not matter. An op that was never measured takes its roofline time, at
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -134,6 +135,19 @@ def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topol
         for link in topology.links
     )
     return replace(topology, devices=devices, links=links)
+
+
+def calibrated(
+    graph: OpGraph, topology: Topology, paths: Iterable[str | PathLike[str]]
+) -> tuple[OpGraph, Topology, list[str]]:
+    """Graph and machine with the measurements in calibration files, and a note for each on the ops that it covers."""
+    ops, notes = sum(bool(op.attrs) for op in graph.ops), []
+    for path in paths:
+        found = read_calibration(Path(path))
+        graph, known = with_calibrated_times(graph, found)
+        topology = with_calibrated_links(topology, found)
+        notes.append(f"{path}: measured times for {known} of {ops} ops on {found.device_type}; the rest by roofline")
+    return graph, topology, notes
 
 
 def _timed(op: Op, kind: str, known_s: float | None, overhead_s: float) -> Op:

@@ -1,7 +1,7 @@
 """Epochs until the model is good enough, E of the paper's equation 1, and files of them: ``dlplacer.epochs/1``."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -323,3 +323,14 @@ def epochs_of(value: EpochsLike) -> EpochsData:
     if isinstance(value, (str, PathLike)):
         return read_epochs(fspath(value))
     raise refuse("", "epochs", value, "the path of an epochs file, or a dict from workers to epochs: {1: 4, 64: 7}")
+
+
+def epochs_of_batches(value: EpochsLike) -> Callable[[int], float | None]:
+    """Samples of a mini-batch → epochs; 1 if none are given."""
+    if value is None:
+        return lambda batch: 1.0
+    data = epochs_of(value)
+    if data.mini_batch is None:
+        raise InputError(f"{value}: 'mini_batch' is missing: the samples that a unit of the table stands for")
+    mini_batch, base = data.mini_batch, data.efficiency.base
+    return lambda batch: base.epochs(batch / mini_batch)

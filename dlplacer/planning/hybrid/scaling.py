@@ -135,3 +135,31 @@ def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, 
     """Seconds of a round of pulls and pushes over this many servers, which must not exceed the computation."""
     # Exactly, as products of sizes and rates may leave the range of floats where the quotient does not.
     return float(2 * workers * Fraction(parameter_bytes) / (servers * Fraction(server_bytes_per_s)))
+
+
+def gpus_for(
+    overhead: float | None, speedup: float | None, efficiency: float | None, gpus: int | None
+) -> dict[str, float]:
+    """The other figures of Lemma 3.1: of an overhead with a speedup or GPUs, or of an efficiency with GPUs."""
+    figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
+    given = {name for name, value in figures.items() if value is not None}
+    if given == {"efficiency", "gpus"}:
+        return {"overhead_ratio": most_overhead_ratio(efficiency or 0.0, gpus or 0)}
+    if overhead is None or given not in ({"overhead", "speedup"}, {"overhead", "gpus"}):
+        told = ", ".join(sorted(given)) or "nothing"
+        raise InputError(f"{told} is given; give overhead with speedup or gpus, or efficiency with gpus")
+    serial = SerialOverhead(overhead)
+    count = serial.workers_for(speedup) if speedup is not None else gpus or 0
+    found: dict[str, float] = {} if speedup is None else {"gpus": count}
+    reached = serial.efficiency(count)
+    return found | {"speedup": count * reached, "efficiency": reached, "speedup_ceiling": serial.speedup_ceiling}
+
+
+def servers_for(load_bytes: float, bytes_per_s: float, compute_s: float, workers: int | None) -> dict[str, float]:
+    """The fewest parameter servers for these workers (Lemma 3.2), or loaders, and the seconds of their transfers."""
+    if workers is None:
+        count = fewest_channels(load_bytes, bytes_per_s, compute_s)
+        return {"loaders": count, "transfer_s": load_bytes / bytes_per_s / count, "compute_s": compute_s}
+    count = fewest_servers(load_bytes, workers, bytes_per_s, compute_s)
+    taken_s = transfer_s(load_bytes, workers, bytes_per_s, count)
+    return {"servers": count, "transfer_s": taken_s, "compute_s": compute_s}
