@@ -129,13 +129,3 @@ def test_a_page_shows_saves_and_names_itself(result, tmp_path: Path) -> None:
     frame = page._repr_html_()
     assert frame.startswith("<iframe srcdoc=")
     assert "<html" not in frame
-
-
-def test_other_values_have_pages_too(result, comparison, pipeline, hybrid, run, tmp_path: Path) -> None:
-    for value, word in ((comparison, "heft"), (pipeline, "stage"), (hybrid, "devices"), (run, "predicted")):
-        assert word in dp.show(value, tmp_path / "page.html").html
-        assert (tmp_path / "page.html").stat().st_size > 10_000
-    both = dp.show(result, against=result.plan)
-    assert "against" in both.title
-    with pytest.raises(dp.InputError, match="against is for two plans"):
-        dp.show(comparison, against=result)
