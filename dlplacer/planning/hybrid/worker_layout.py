@@ -195,14 +195,11 @@ def signature(topology: Topology) -> tuple[object, ...]:
     return nodes, tuple(sorted(links))
 
 
-_NETWORK_LATENCY_S = 5e-6
-
-
 def boxes_for(box: Topology, devices: int, network_bytes_per_s: float | None) -> Topology:
     """The machine itself, or as many copies of it as the budget takes, joined by network cards."""
     boxes = -(-devices // len(box.devices))
     if network_bytes_per_s is not None:
-        return cluster(box, boxes, network_bytes_per_s, _NETWORK_LATENCY_S)
+        return cluster(box, boxes, network_bytes_per_s)
     if boxes > 1:
         raise InputError(
             f"devices is {devices}; topology {box.name!r} has {len(box.devices)}: join copies of it with "

@@ -396,13 +396,13 @@ class Cuts:
         return found
 
 
-def cuts_of(blocks: Blocks, most: int = MOST_CUTS) -> Cuts:
-    """All cuts of a graph, or those along one order of its blocks if there are more than `most`.
+def cuts_of(blocks: Blocks) -> Cuts:
+    """All cuts of a graph, or those along one order of its blocks if there are more than `MOST_CUTS`.
 
     A cut is a set of blocks with all that comes before them (an order ideal), so that data cross it in one direction.
     """
     count = len(blocks.members)
-    found = _ideals(blocks, most)
+    found = _ideals(blocks)
     exact = found is not None
     if found is None:
         found = [(1 << position) - 1 for position in range(count + 1)]
@@ -411,7 +411,7 @@ def cuts_of(blocks: Blocks, most: int = MOST_CUTS) -> Cuts:
     return Cuts(blocks, rows.reshape(len(found), count), exact)
 
 
-def _ideals(blocks: Blocks, most: int) -> list[int] | None:
+def _ideals(blocks: Blocks) -> list[int] | None:
     needs = [sum(1 << block for block in before) for before in blocks.before]
     found = {0}
     newest = [0]
@@ -423,6 +423,6 @@ def _ideals(blocks: Blocks, most: int) -> list[int] | None:
                     following.add(ideal | 1 << block)
         newest = [ideal for ideal in following if ideal not in found]
         found.update(newest)
-        if len(found) > most:
+        if len(found) > MOST_CUTS:
             return None
     return list(found)
