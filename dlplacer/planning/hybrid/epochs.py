@@ -47,13 +47,6 @@ class CriticalBatch:
         residuals = list(self.residuals)
         return {"minimum_epochs": self.minimum_epochs, "critical_mini_batches": critical, "residuals": residuals}
 
-    def __str__(self) -> str:
-        grows = "do not grow with the batch"
-        if not math.isinf(self.critical):
-            grows = f"{self.minimum_epochs:.3g} (1 + N / {self.critical:.4g})"
-        worst = max(map(abs, self.residuals), default=0.0)
-        return f"critical-batch form {grows}, residuals up to {100 * worst:.2g} %"
-
 
 def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatch:
     """The critical-batch form closest to (batch, epochs), by least squares of the relative errors.

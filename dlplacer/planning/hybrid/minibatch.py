@@ -123,11 +123,6 @@ class BatchPlan:
     reason: str = ""
 
     @property
-    def samples_per_s(self) -> float | None:
-        """Throughput."""
-        return None if self.step_s is None else self.batch / self.step_s
-
-    @property
     def effort_s(self) -> float:
         """The training time, or T*·E per sample if the size of the data set is not known; the least is best.
 
