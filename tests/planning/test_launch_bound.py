@@ -6,10 +6,10 @@ import pytest
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.core.topology import Topology
+from dlplacer.core.topology import Device, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.roofline import with_issue
-from dlplacer.planning.one_device import launch_note, one_device_note
+from dlplacer.planning.one_device import launch_note, one_device_note, one_device_s
 from dlplacer.planning.place import place
 
 TWO_GPUS = load_topology("dgx1-v100-2gpu")
@@ -53,3 +53,14 @@ def test_a_plan_within_the_noise_of_one_device_is_said_to_be() -> None:
     assert len(set(plan.placement.values())) == 2
     assert one_device_note(plan) is not None
     assert one_device_note(place(long, machine, time_limit_s=3.0).plan) is None
+
+
+def test_a_gpu_of_an_unknown_type_launches_as_others_do() -> None:
+    known, unknown = with_issue(Topology((Device("a", "V100"), Device("b", "MyV100"))), "eager").devices
+    assert unknown.dispatch_s == known.dispatch_s == 7e-6
+
+
+def test_a_device_without_room_for_all_ops_is_none_for_the_step() -> None:
+    graph = OpGraph((Op("a", "mm", 1.0, weight_bytes=6), Op("b", "mm", 1.0, weight_bytes=6)))
+    assert one_device_s(graph, Topology((Device("d", memory_bytes=12),))) == 2.0
+    assert one_device_s(graph, Topology((Device("d", memory_bytes=11),))) is None

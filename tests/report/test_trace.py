@@ -32,6 +32,7 @@ def nanoseconds(time_us: float) -> int:
 
 def test_ops_and_transfers_are_slices_in_microseconds() -> None:
     plan = diamond()
+    assert chrome_trace(plan)["displayTimeUnit"] == "ms"
     names = thread_names(plan)
     slices = {event["name"]: (names[event["tid"]], event["ts"], event["dur"]) for event in events(plan, "X")}
     assert slices == {

@@ -127,3 +127,9 @@ def test_what_a_transport_takes_from_the_host_must_be_there() -> None:
     (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], spaces)
     found = races(PAIR, [without(str(program), "SYNC gpu0.2")], spaces)
     assert found[0].startswith("gpu0, line 7: SEND x -> gpu1: the thread has not waited for gpu0, line 5: COPY x")
+
+
+def test_a_tensor_that_is_copied_must_be_sent() -> None:
+    text = COPIED.replace("  FREE x\nDEVICE", "  COPY x -> gpu1 ON copy:gpu1\n  FREE x\nDEVICE")
+    with pytest.raises(InternalError, match=r"gpu0, line 9: COPY x .*: the tensor is copied but never sent"):
+        races(PAIR, [program_of(text)])
