@@ -23,14 +23,12 @@ from .api.showing import HtmlPage as HtmlPage
 from .api.showing import show as show
 from .api.solving import check_plan as check_plan
 from .api.solving import compare as compare
-from .api.solving import elsewhere as elsewhere
 from .api.solving import explain as explain
 from .api.solving import pipeline as pipeline
 from .api.solving import place as place
 from .api.solving import place_with_splits as place_with_splits
 from .api.solving import plan_of_pipeline as plan_of_pipeline
 from .api.solving import violations as violations
-from .api.solving import what_would_help as what_would_help
 from .check import Violation as Violation
 from .core.constraints import Constraints as Constraints
 from .core.errors import CaptureError as CaptureError

@@ -1,6 +1,6 @@
 """Decoders over unequal machines, and plans for other runtimes: `fit` and `export`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -10,7 +10,7 @@ from dlplacer.api.machines import new_topology
 from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import PlanLike, TopologyLike, machine_of, plan_of
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect
+from dlplacer.core.expect import expect, unknown
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import shipped_names
 from dlplacer.files.text import read_json
@@ -70,10 +70,9 @@ def fit(
     read = decoder if isinstance(decoder, Decoder) else read_decoder(decoder, weights)
     topology = _machine(machine, link, network, used)
     named = {*last, *(device.id for device in topology.devices if prefer and not {device.id, device.type} & {*prefer})}
-    known = {device.id for device in topology.devices} | {*topology.device_types}
-    for name in (*prefer, *last):
-        if name not in known:
-            raise InputError(f"there is no device {name!r} in the machine; it has {', '.join(sorted(known))}")
+    known = (*topology.device_index, *topology.device_types)
+    for name in {*prefer, *last} - {*known}:
+        raise unknown("device", name, known, "the machine")
     if tensor_parallel and (prefer or last):
         raise InputError("tensor_parallel is given with prefer or last; name the GPUs to use in tensor_parallel alone")
     own: dict[str, Callable[[ChainCosts], Sequence[int]]] = {}
@@ -85,21 +84,9 @@ def fit(
             raise InputError(f"map {str(map)!r} is no JSON object of modules and devices; give an hf_device_map")
         own["your map"] = partial(by_map, device_map=told)
     serving = Serving(context, batch, bits_of(cache), prompt, generated, chunk, objective)
-    return fit_layers(
-        read,
-        topology,
-        serving,
-        reserve_bytes=reserve_bytes,
-        whole=fine,
-        stream=stream,
-        longest=max_context,
-        last=named,
-        tensor_parallel=[names.split("+") for names in tensor_parallel],
-        own=own,
-        time_limit_s=time_limit_s,
-        workers=workers,
-        seed=seed,
-    )
+    chosen: dict[str, Any] = {"reserve_bytes": reserve_bytes, "whole": fine, "stream": stream, "longest": max_context}
+    chosen |= {"last": named, "tensor_parallel": [names.split("+") for names in tensor_parallel], "own": own}
+    return fit_layers(read, topology, serving, **chosen, time_limit_s=time_limit_s, workers=workers, seed=seed)
 
 
 def _machine(
@@ -132,12 +119,10 @@ def export(plan: "PlanLike | Fit", to: str) -> "Exported":
     return export_plan(plan.plan if isinstance(plan, Fit) else plan_of(plan), to)
 
 
-def exports(found: "Fit", targets: Sequence[str] = ()) -> dict[str, Any]:
-    """Target → the text to paste, or ``{"cannot": reason}``; of all targets unless some are named."""
-    from dlplacer.report.export.targets import TARGETS
-
+def exports(found: "Fit", targets: Iterable[str] | None) -> dict[str, Any]:
+    """Target → the text to paste, or ``{"cannot": reason}``."""
     texts: dict[str, Any] = {}
-    for name in targets or TARGETS:
+    for name in targets or ():
         try:
             texts[name] = export(found, name).text
         except InputError as error:

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -58,7 +59,9 @@ def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     inputs = tuple(options.get("inputs", ()))
     made = _called(imported(entry), entry, options.get("batch_size"))
     if isinstance(made, nn.Module):
-        _require_inputs(made, entry, inputs)
+        if not inputs:
+            bare = f"{entry!r} returned a bare {type(made).__name__}; give --input for each argument of its forward"
+            raise InputError(f"{bare}, as float32:8x3x299x299, or return a dlplacer.Job")
         note(f"{entry!r} returned a bare module, captured as inference; to train it, return a dlplacer.Job")
         made = Job(made, args=tuple(map(_example, inputs)), mode="infer")
     elif inputs:
@@ -170,8 +173,7 @@ def rewrites_of(job: "Job", step: StepOptions, build: "Callable[[], Job] | None"
         return rewrites
     whole = job if build is None else build()
     found = compared_cut(whole, count, rewrites, allow_other_loss=step.get("allow_other_loss", False))
-    for warning in found.warnings:
-        note(warning)
+    note(*found.warnings)
     return [*rewrites, str(found.cut)]
 
 
@@ -218,38 +220,24 @@ def imported(entry: str) -> Callable[..., Any]:
                 text = f"there is no module {error.name!r} for {entry!r}; run from its folder or install it"
                 raise InputError(text) from error
             raise
-    value: Any = module
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise InputError(f"module {module_name!r} has no {attribute!r}; check the name behind the colon")
-        value = getattr(value, part)
-    if not callable(value):
-        kind = type(value).__name__
+    try:
+        found: Callable[..., Any] = attrgetter(attribute)(module)
+    except AttributeError as error:
+        raise InputError(f"module {module_name!r} has no {attribute!r}; check the name behind the colon") from error
+    if not callable(found):
+        kind = type(found).__name__
         raise InputError(f"{entry!r} is an object of type {kind}; give a function that returns a Job or a Module")
-    found: Callable[..., Any] = value
     return found
 
 
 def _called(build: Callable[..., Any], entry: str, batch_size: int | None) -> Any:
     given = {}
     if batch_size is not None:
-        if batch_size >= _MOST:
-            raise InputError(f"--batch-size is {batch_size}; it must be below 2^31")
         if "batch_size" not in inspect.signature(build).parameters:
             raise InputError(f"--batch-size: {entry!r} takes no batch_size; drop the option")
         given["batch_size"] = batch_size
     with user_code(f"{entry!r} cannot be built"):
         return build(**given)
-
-
-def _require_inputs(module: Any, entry: str, inputs: Sequence[str]) -> None:
-    """A bare module comes without example inputs."""
-    empty, kinds = inspect.Parameter.empty, (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(module.forward).parameters.values()
-    needed = [one.name for one in parameters if one.kind in kinds and one.default is empty]
-    if len(inputs) < len(needed):
-        told = f"{entry!r} returned a bare {type(module).__name__}, whose forward takes {', '.join(needed)}"
-        raise InputError(f"{told}: give --input for each, as float32:8x3x299x299, or return a dlplacer.Job")
 
 
 def _example(spec: str) -> Any:

@@ -43,12 +43,9 @@ def detect_topology(
         return topology
     from dlplacer.runtime.profile.machine_times import with_timed_links
 
-    load = load_note()
-    if load is not None:
-        note(load)
+    note(load_note())
     timed = with_timed_links(topology, lambda source, target: on_progress(f"{source} to {target}"))
-    for doubt in doubts(timed):
-        note(doubt)
+    note(*doubts(timed))
     return timed
 
 
@@ -64,8 +61,7 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
     from dlplacer.machines.importers.any_format import import_topology as import_file
 
     topology = import_file(Path(path), device_type)
-    for text in import_notes(topology):
-        note(text)
+    note(*import_notes(topology))
     return topology
 
 
@@ -89,7 +85,6 @@ def selftest(
     *,
     repeats: int = 5,
     no_steps: bool = False,
-    seed: int = 0,
     on_progress: Callable[[str], None] = silent,
 ) -> "Selftest":
     """The checks of the runtime on devices of this machine: numbers, races, links, issue costs, steps of Inception-V3.
@@ -110,7 +105,7 @@ def selftest(
     timed: dict[str, Build] = {"branches, batch 1": partial(models.branches, batch_size=1, image_size=48, count=4)}
     if not all(name.startswith("cpu") for name in names):
         timed = {f"inception_v3, batch {size}": partial(models.inception_v3, batch_size=size) for size in (1, 32)}
-    return try_runtime(small, {} if no_steps else timed, names, repeats=repeats, seed=seed, on_progress=on_progress)
+    return try_runtime(small, {} if no_steps else timed, names, repeats=repeats, on_progress=on_progress)
 
 
 @checked
@@ -122,7 +117,7 @@ def catalogue(what: str) -> Table:
     >>> dp.catalogue("topologies").to_frame()["name"][0]
     'cpu-2core'
     """
-    return Table.of(list(_records(what)))
+    return Table.of(list(_records(what)), title=what)
 
 
 def _records(what: str) -> Iterator[dict[str, Any]]:

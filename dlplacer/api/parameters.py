@@ -15,7 +15,7 @@ from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from threading import Event
-from typing import Any, ParamSpec, TypedDict, TypeVar, get_args
+from typing import Any, NamedTuple, ParamSpec, TypedDict, TypeVar, get_args
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import brief, shown
@@ -31,13 +31,8 @@ R = TypeVar("R")
 Read = Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """The values that a parameter takes, in Python as values or their texts, on the command line as texts.
-
-    `read` checks and completes one, or raises ValueError or InputError. Options do without a `unit` at the end of a
-    name.
-    """
+class Kind(NamedTuple):
+    """`read` checks and completes a value or its text, or raises ValueError; options lack the `unit` of a name."""
 
     read: Read
     metavar: str | None = None
@@ -96,26 +91,19 @@ def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
     return read
 
 
-def _table(figure: Read) -> Read:
+def _figures(value: Any) -> dict[int, float]:
     """Whole numbers → numbers; as a text ``2=1.32,4=2.1``, on the command line several times."""
-
-    def read(value: Any) -> dict[int, float]:
-        found: dict[int, float] = {}
-        for table in value if isinstance(value, list) else [value]:
-            if isinstance(table, str):
-                table = dict(part.partition("=")[::2] for part in table.split(","))
-            for count, number in _of("a dict from devices to numbers, or a text as 2=1.32", Mapping)(table).items():
-                try:
-                    devices, known = _WHOLE(count), figure(number)
-                except ValueError as error:
-                    raise ValueError(f"{count}={number} is given: {error}") from None
-                if not known > 0:
-                    raise ValueError(f"{known:g} is given for {devices} devices; it must be positive")
-                if found.setdefault(devices, known) != known:
-                    raise ValueError(f"{found[devices]:g} and {known:g} are given for {devices} devices; drop one")
-        return found
-
-    return read
+    found: dict[int, float] = {}
+    for table in value if isinstance(value, list) else [value]:
+        if isinstance(table, str):
+            table = dict(part.partition("=")[::2] for part in table.split(","))
+        for count, number in _of("a dict from devices to numbers, or a text as 2=1.32", Mapping)(table).items():
+            devices, known = _WHOLE(count), _NUMBER(number)
+            if not known > 0:
+                raise ValueError(f"{known:g} is given for {devices} devices; it must be positive")
+            if found.setdefault(devices, known) != known:
+                raise ValueError(f"{found[devices]:g} and {known:g} are given for {devices} devices; drop one")
+    return found
 
 
 def written_file(path: Any) -> Path:
@@ -123,12 +111,10 @@ def written_file(path: Any) -> Path:
     found = Path(_PATH(path))
     folder = found.resolve().parent
     try:
-        if found.is_dir():
-            raise ValueError(f"cannot write {found}: it is a folder; name a file in it")
         if not folder.is_dir():
             raise ValueError(f"cannot write {found}: there is no folder {folder}; make it, or write elsewhere")
-        if not os.access(folder if found.is_file() or not found.exists() else found, os.W_OK):
-            raise ValueError(f"cannot write {found}: no permission in {folder}; write elsewhere")
+        if found.is_dir() or not os.access(folder if found.is_file() or not found.exists() else found, os.W_OK):
+            raise ValueError(f"cannot write {found}: it is a folder, or you may not write there; write elsewhere")
     except OSError as error:
         raise ValueError(f"cannot write {shown(str(found))}: {error.strerror}; write elsewhere") from error
     return found
@@ -142,15 +128,22 @@ def _picture_file(path: Any) -> Path:
     return found
 
 
+def _parts(value: Any) -> Any:
+    if value != "auto" and (value := _WHOLE(value)) < 2:
+        raise ValueError(f"{value} is given; give auto or a number of parts from 2 on")
+    return value
+
+
 _PATH = _of("the path of a file", str, PathLike)
-_TEXT, _WHOLE = _of("a text", str), _number("number", whole=True)
+_TEXT, _WHOLE, _NUMBER = _of("a text", str), _number("number", whole=True), _number("number")
 KINDS = {
     "any": Kind(lambda value: value),
+    "parts": Kind(_parts),
     "text": Kind(_TEXT),
     "word": Kind(_TEXT),
     "flag": Kind(_of("True or False", bool)),
     "whole": Kind(_WHOLE, "N"),
-    "number": Kind(_number("number")),
+    "number": Kind(_NUMBER),
     "share": Kind(_number("share")),
     "seconds": Kind(_number("seconds"), "TIME", "_s"),
     "bytes": Kind(_number("bytes", whole=True), "SIZE", "_bytes"),
@@ -159,12 +152,10 @@ KINDS = {
     "wholes": Kind(_series("whole numbers", entry=_WHOLE)),
     "texts": Kind(_series("texts", str)),
     "files": Kind(_series("paths of files", str, PathLike)),
-    "figures": Kind(_table(_number("number"))),
-    "times": Kind(_table(_number("seconds"))),
+    "figures": Kind(_figures),
     "read": Kind(lambda path: Path(_PATH(path)), "FILE"),
     "written": Kind(written_file, "F"),
     "picture": Kind(_picture_file, "F"),
-    "table": Kind(_of("a dict", Mapping)),
     "call": Kind(_of("a function", Callable)),  # type: ignore[arg-type]
     "stop": Kind(_of("a threading.Event or None", Event)),
 }
@@ -217,13 +208,6 @@ class Parameter:
                 raise ValueError(f"{shown(one)} is given; it must be above {self.above:g}")
         return value
 
-    def taken(self, value: Any) -> Any:
-        """As `read`, for an argument in Python: raises InputError, which names the parameter."""
-        try:
-            return self.read(value)
-        except (ValueError, InputError) as error:
-            raise InputError(f"{self.dest}: {error}") from error
-
 
 class JobOptions(TypedDict, total=False):
     """Options of `load_job`."""
@@ -253,27 +237,21 @@ class StepOptions(CaptureOptions, total=False):
 
 
 _WORDS = '"2x RTX3090, RTX3060, 64 GB DDR5-5600"'
-_ARGUMENTS = """
-place_with_splits.graph,profile_splits.graph  any  graph of the job without splits, with measured times; None takes
-    roofline times or profiles
-plan_of_pipeline.graph  any  the step in its micro-batches: ``dp.capture(job, micro_batches=N)``
-subject  any  a plan, or what `run`, `compare`, `pipeline` or `hybrid` returned; of a run both steps are shown
-show.path  written  the file to write the page to, as ``"plan.html"``
-against  any  a second plan, beside the first one
-options  any  the `Options`, ``"paper"``, or a dict
-apply.job  any  the `Job` of the plan: same module, shapes, dtypes and mode
-entry  text  ``module:callable``, as on the command line; the module is imported
-args  any  inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference
-op  text  id of an op of the plan
-found  any  the result of `pipeline`
-rewrites  names  names of the rewrites of the capture; None means the usual ones
-parts  whole>=2  number of parts of an op; None means one for each device
-on_progress  call  called with the progress of the work
-stop  stop  an event that ends the work with the best result so far once it is set
-"""
-"""Parameters that no option sets: name, or function and name, several separated by commas; kind; meaning."""
-
 _OPTIONS = f"""
+place_with_splits.graph,profile_splits.graph  any  !  graph of the job without splits, with measured times; None takes
+    roofline times or profiles
+plan_of_pipeline.graph  any  !  the step in its micro-batches: ``dp.capture(job, micro_batches=N)``
+subject  any  !  a plan, or what `run`, `compare`, `pipeline` or `hybrid` returned; of a run both steps are shown
+show.path  written  !  the file to write the page to, as ``"plan.html"``
+against  any  !  a second plan, beside the first one
+options  any  !  the `Options`, ``"paper"``, or a dict
+apply.job  any  !  the `Job` of the plan: same module, shapes, dtypes and mode
+entry  text  !  ``module:callable``, as on the command line; the module is imported
+args  any  !  inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference
+found  any  !  the result of `pipeline`
+parts  whole>=2  !  number of parts of an op; None means one for each device
+on_progress  call  !  called with the progress of the work
+stop  stop  !  an event that ends the work with the best result so far once it is set
 graph  any  model:MODEL|GRAPH  module:callable, an .onnx or a graph file, or a graph that ships (inception_v3-train)
 topology  any  topology:TOPOLOGY  a topology file, or the name of one that ships (cpu-2core, dgx1-v100-2gpu, …)
 what  word:{",".join(LISTS)}  what:  what to list: {", ".join(LISTS)}
@@ -295,7 +273,7 @@ micro_batches  whole>=2  N  run the step as N micro-batches with gradient accumu
 allow_other_loss  flag  -  accept micro-batches whose loss differs from the whole batch's
 device_type  text  TYPE  add roofline times for a device type, such as V100
 [splitting (for MODEL as module:callable)]
-split  text  auto|N  split ops into N parts (auto: one per device) where that shortens the step
+split  parts  auto|N  split ops into N parts (auto: one per device) where that shortens the step
 times  read  GRAPH  the model's graph without splits, with times from dlplacer profile
 search_s  seconds>0  -  with --split: time for choosing what to split (30 s)
 []
@@ -321,6 +299,8 @@ stages  whole>=1  N  devices, each with a stage, or two when interleaved (the be
 pipeline.micro_batches  whole>=1  M  parts of the batch (the best)
 schedule  word:gpipe,1f1b,interleaved,zero-bubble  -  order of the micro-batches (the best)
 budget_s  seconds>=0  -  time for solving again with one thing changed, for all changes (10 s; 0: none)
+why  texts*  OP|MODULE  say what the step would take with this op, or the longest of this module, on other devices, not
+    what would help
 dispatch_s  seconds>=0  -  time in which one process issues an op, as 8us (0: as the topology says)
 devices  any  D[,D…]  cpu:0,cpu:1 or cuda:0,cuda:1: in the plan's order
 profile.devices,profile_splits.devices,selftest.devices  any  --device,--devices:D[,D…]  cpu:0, cuda:0, …; several are
@@ -339,7 +319,6 @@ bucket_bytes  bytes  --bucket-bytes:  exchange gradients in buckets of this size
 timeout_s  seconds  -  wait so long for another rank (120 s)
 repeats  whole>=1  N  runs with pauses for each small model (5)
 no_steps  flag  -  leave out the timed steps, which take most of the time
-selftest.seed  whole  -  of the random plans and pauses (0)
 kind  word:auto,gpu,cpu  -  which devices (auto)
 measure  flag  -  time copies over every link, and the issue of ops
 path  read  path:FILE  the file that the other tool wrote
@@ -353,8 +332,6 @@ used  texts*  [D=]SIZE  memory in use, of all devices or of one, as gpu0=1GiB
 []
 direction  word:forward,backward  -  weights pulled before the forward pass, or gradients pushed behind backward
     (forward)
-collective  word:all-gather,reduce-scatter,all-reduce  -  what carries a group (forward: all-gather; backward:
-    all-reduce)
 cap_bytes  bytes>=1  -  most bytes of a group, as "25 MiB"
 training  any  training:MODULE:CALLABLE  takes (workers, seed) and yields a metric after every epoch
 batches  wholes>=1  N[,N…]  mini-batches per step: numbers of data-parallel workers
@@ -367,7 +344,6 @@ periods  wholes>=1  P[,P…]  measure exchanges every P steps too
 checkpoint  written  FILE  keep finished trainings there, and go on from them
 mini_batch  whole>=1  B  samples of a mini-batch, for the file
 samples  whole>=1  N  samples of the data set, for the file
-device  text  NAME  device to fit on (the topology's first)
 batch_sizes  wholes>=1  N[,N…]  mini-batches to try; a graph file has one of its own
 dataset_size  whole>=1  N  samples of an epoch (by time per sample)
 advise_minibatch.epochs  any  FILE  dlplacer.epochs/1 file: epochs that a batch needs (always 1)
@@ -382,12 +358,9 @@ compute_s  seconds>=0  -  computation of a step: "0.5 s"
 hybrid.devices  whole>=1  -  plan for every budget from 1 to N
 degrees  wholes  M[,M…]  model-parallel degrees to consider (2 to 8)
 speedups  figures*  --speedup:M=S  known speedup of M devices, in place of solving
-hybrid.method  text  NAME  of each solve, as for `dlplacer solve` (ilp)
-hybrid.split  word:both,placement,pipeline  -  how a worker's devices share (both)
 epochs  any  FILE  epochs by workers, or by batch (dlplacer.epochs/1); without, one worker alone
 [step times of data parallelism (default: over the links of the topology)]
 scaling_efficiency  number  SE  a constant; the paper assumes 1
-measured  times  N=S,...  measured step times per device count, to be fitted: 1=0.5s,8=90ms
 hybrid.network  rate  -  join copies of the topology, each by a card of "12.5 GB/s" and 5 us
 codecs  names:{",".join(CODECS)}  C[,C…]  some of {", ".join(CODECS)} (all)
 overlap  flag  --no-overlap:  exchange gradients after the backward pass
@@ -416,7 +389,8 @@ map  read  -  judge this device map of accelerate too
 to  text  TARGET  runtime that shall follow the plan; see dlplacer list targets
 json  flag  -  print one JSON object
 """
-"""Parameters and their options: name as above; kind; spelling of the option and metavar; effect and default.
+"""Parameters and their options: name, or function and name, several separated by commas; kind; spelling of the option
+and metavar, ``!`` where no option sets the parameter; effect and default, or meaning.
 
 A kind is a key of `KINDS`, with words to choose from, a limit, and a star if the option may be repeated. A row in
 brackets is the title of a group.
@@ -454,44 +428,29 @@ _KIND = re.compile(r"(\w+)(?::([\w,-]+))?(?:(>=?)(\d+))?(\*?)")
 def declared(row: str, group: str = "") -> Parameter:
     """The parameter of a row of `_OPTIONS`."""
     name, kind, spelled, text = row.split(maxsplit=3)
-    option, colon, metavar = spelled.partition(":")
-    if not colon:
-        option, metavar = "", spelled.removeprefix("-")
-    return replace(
-        _of_kind(name, kind),
-        help=text,
-        doc=_DOCS.get(name, ""),
-        metavar=metavar or None,
-        option=tuple(option.split(",")) if option else (),
-        settings=_SETTINGS.get(name, {}),
-        group=group,
-    )
-
-
-def _of_kind(name: str, kind: str) -> Parameter:
     match = _KIND.fullmatch(kind)
     if match is None:
         raise ValueError(f"kind {kind!r} of {name!r} is not understood")
     limits: dict[str, Any] = {{">=": "least", ">": "above"}[match[3]]: float(match[4])} if match[3] else {}
     words = tuple(match[2].split(",")) if match[2] else ()
-    return Parameter(name, kind=KINDS[match[1]], choices=words, repeat=bool(match[5]), **limits)
+    made = Parameter(name, kind=KINDS[match[1]], choices=words, repeat=bool(match[5]), **limits)
+    if spelled == "!":
+        return replace(made, doc=text)
+    option, colon, metavar = spelled.partition(":")
+    if not colon:
+        option, metavar = "", spelled.removeprefix("-")
+    told: dict[str, Any] = {"doc": _DOCS.get(name, ""), "settings": _SETTINGS.get(name, {}), "group": group}
+    return replace(made, help=text, metavar=metavar or None, option=tuple(filter(None, option.split(","))), **told)
 
 
 def _declarations() -> Iterator[Parameter]:
-    for row in _rows(_ARGUMENTS):
-        name, kind, text = row.split(maxsplit=2)
-        yield replace(_of_kind(name, kind), doc=text)
     group = ""
-    for row in _rows(_OPTIONS):
+    # Further lines of a row are indented.
+    for row in re.split(r"\n(?! )", _OPTIONS.strip()):
         if row.startswith("["):
             group = row[1:-1]
         else:
-            yield declared(row, group)
-
-
-def _rows(table: str) -> list[str]:
-    """The rows of a table, whose further lines are indented."""
-    return [" ".join(row.split()) for row in re.split(r"\n(?! )", table.strip())]
+            yield declared(" ".join(row.split()), group)
 
 
 def pictures(subject: str) -> tuple[Parameter, ...]:
@@ -528,23 +487,21 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     needed = {name for name, each in signature.parameters.items() if each.default is not None}
 
     def taken(name: str, value: Any) -> Any:
-        return value if value is None and name not in needed else known[name].taken(value)
+        if name not in known:
+            raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+        try:
+            return value if value is None and name not in needed else known[name].read(value)
+        except (ValueError, InputError) as error:
+            raise InputError(f"{name}: {error}") from error
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = signature.bind(*args, **kwargs)
         if bound.arguments.get("on_progress", function) is None:
             del bound.arguments["on_progress"]
-        for name in bound.arguments.get(rest, ()):
-            if name not in known:
-                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
-        for name, value in bound.arguments.items():
-            bound.arguments[name] = (
-                {option: taken(option, given) for option, given in value.items()}
-                if name == rest
-                else taken(name, value)
-            )
-        return function(*bound.args, **bound.kwargs)
+        options = bound.arguments.pop(rest, {})
+        bound.arguments |= {name: taken(name, value) for name, value in bound.arguments.items()}
+        return function(*bound.args, **bound.kwargs, **{name: taken(name, each) for name, each in options.items()})
 
     call.__doc__ = _documented(function.__doc__ or "", known)
     return call

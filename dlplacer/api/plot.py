@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlplacer.api.subjects import PlanLike, TopologyLike, topology_of, whole_plan_of
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, refuse
+from dlplacer.core.expect import refuse
 from dlplacer.report.plot.pictures import PICTURES, save_picture
 
 if TYPE_CHECKING:
@@ -76,9 +76,8 @@ def save(
     `picture` is a function of this module or its name, as ``"gantt"``; `subject` is its argument, `color_by` as for
     `gantt`. Raises InputError if there is no such picture, the suffix is none of these, or the file cannot be written.
     """
-    name = getattr(picture, "__name__", picture)
-    expect("", "picture", name, str, "a text")
-    if name not in (names := [each.name for each in PICTURES]):
+    name, names = getattr(picture, "__name__", picture), [each.name for each in PICTURES]
+    if name not in names:
         raise InputError(f"there is no picture {name!r}; use one of {', '.join(names)}")
     colors = {"color_by": color_by} if name == "gantt" else {}
     save_picture(path, globals()[name], subject, **colors)

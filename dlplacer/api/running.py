@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -172,7 +172,14 @@ def run(
     """
     plan = plan_of(plan)
     if is_onnx_plan(plan):
-        return _run_onnx(job, plan, devices, steps, warmup, provider, dims)
+        from dlplacer.runtime.onnx.run_cut_model import run_onnx
+
+        if not isinstance(job, (str, PathLike, type(None))):
+            raise InputError("the plan is of an ONNX file; give its path in place of a job, or None")
+        described = plan.graph.capture or {}
+        bound = {**described["onnx"].get("dims", {}), **sizes_of(dims)}
+        file = onnx_file(job or described["entry"], bound, with_weights=True)
+        return run_onnx(file, plan, steps or 10, warmup, _onnx_devices(plan, devices, provider))
     if dims:
         raise InputError("dims are for ONNX files; a model in torch takes batch_size or inputs")
     here = devices_of(plan, devices)
@@ -185,12 +192,8 @@ def run(
         from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 
         count, size = replicas or replicas_of(plan), options.get("batch_size")
-        cut = not isinstance(job, str) or size is not None
-        over: dict[str, Any] = {
-            "cut": cut,
-            "bucket_bytes": bucket_bytes or DEFAULT_BUCKET_BYTES,
-            "timeout_s": timeout_s,
-        }
+        over: dict[str, Any] = {"bucket_bytes": bucket_bytes or DEFAULT_BUCKET_BYTES, "timeout_s": timeout_s}
+        over["cut"] = not isinstance(job, str) or size is not None
         whole = job_of(job, options if size is None else {**options, "batch_size": size * count})
         return run_over_ranks(whole, plan, here, steps, warmup, on_progress, replicas=count, segments=segments, **over)
     from dlplacer.measure.run_plan import run as run_plan
@@ -233,42 +236,19 @@ def completed(entry: str | None, plan: Plan, options: JobOptions) -> tuple[str, 
     return entry, {**known, **options}
 
 
-def _run_onnx(
-    path: "Job | str | PathLike[str] | None",
-    plan: Plan,
-    devices: DevicesLike,
-    steps: int | None,
-    warmup: int,
-    provider: str | None,
-    dims: Mapping[str, int] | Sequence[str],
-) -> "OnnxReport":
-    """A plan of an ONNX file, cut by device, alternating with the whole model on the first one."""
-    from dlplacer.runtime.onnx.run_cut_model import run_onnx
-
-    described = plan.graph.capture or {}
-    bound = {**described["onnx"].get("dims", {}), **sizes_of(dims)}
-    if not isinstance(path, (str, PathLike, type(None))):
-        raise InputError("the plan is of an ONNX file; give its path in place of a job, or None")
-    here = devices_of(plan, devices)
-    names = [device.id for device in plan.topology.devices]
-    given = [here[name] for name in names] if isinstance(here, Mapping) else list(here)
-    file = onnx_file(path or described["entry"], bound, with_weights=True)
-    return run_onnx(file, plan, 10 if steps is None else steps, warmup, _onnx_devices(given, names, provider))
-
-
-def _onnx_devices(given: Sequence[str], names: Sequence[str], provider: str | None) -> "dict[str, OnnxDevice]":
+def _onnx_devices(plan: Plan, devices: DevicesLike, provider: str | None) -> "dict[str, OnnxDevice]":
     """Device name in the plan → device, from ``cpu:0,cpu:1``, or ``cuda:0,cuda:1`` and a provider."""
     from dlplacer.runtime.onnx.run_cut_model import OnnxDevice, provider_named
 
-    matches = [_ONNX_DEVICE.fullmatch(device.strip()) for device in given]
-    cores = sum(_CORE.fullmatch(device.strip()) is not None for device in given)
-    if len(given) != len(names) or None in matches or (provider is None and cores < len(given)):
-        wanted = ",".join(f"cpu:{number}" for number in range(len(names)))
-        raise InputError(f"devices are {','.join(given)}: write {wanted}, or give a provider for other devices")
+    here, names = devices_of(plan, devices), [device.id for device in plan.topology.devices]
+    given = [here[name].strip() for name in names] if isinstance(here, Mapping) else [name.strip() for name in here]
+    matches = [_ONNX_DEVICE.fullmatch(device) for device in given]
     named = None if provider is None else provider_named(provider)
     found = [OnnxDevice(int(match[2] or 0), None if match[1] == "cpu" else named) for match in matches if match]
-    if len(set(found)) != len(found):
-        raise InputError(f"devices are {','.join(given)}: one is given twice; every device of the plan needs its own")
+    # Every device of the plan needs its own.
+    if len({*found}) != len(names) or (provider is None and not all(map(_CORE.fullmatch, given))):
+        wanted = ",".join(f"cpu:{number}" for number in range(len(names)))
+        raise InputError(f"devices are {','.join(given)}: write {wanted}, or give a provider for other devices")
     return dict(zip(names, found, strict=True))
 
 
@@ -294,9 +274,6 @@ def _opened(devices: "str | Sequence[NamedDevice]") -> "Iterator[Sequence[Runtim
     names = names_of(devices)
     if not names:
         raise InputError("devices is empty; name those to time the job on, as 'cpu:0' or 'cpu:0,cpu:1'")
-    opened = open_devices(names)
-    try:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(closing(device)) for device in open_devices(names)]
         yield opened
-    finally:
-        for device in opened:
-            device.close()

@@ -2,16 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
-from os import PathLike, fspath
+from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dlplacer.api.jobs import fake_job, imported, is_entry, job_options, user_code
 from dlplacer.api.parameters import StepOptions, checked
-from dlplacer.api.solving import Together, held_graph
 from dlplacer.api.subjects import (
     GraphLike,
     OptionsLike,
@@ -19,38 +17,30 @@ from dlplacer.api.subjects import (
     graph_of,
     is_job,
     machine_of,
-    note,
     options_of,
     silent,
     topology_of,
 )
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_number, refuse
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.topology import Device, Topology
-from dlplacer.data_parallel.groups.captured_chain import chain_of, gradients_of, serial_clock, unit_chain
-from dlplacer.data_parallel.groups.ddp_buckets import caps_mb, gradient_chain, plan_buckets
-from dlplacer.data_parallel.groups.group_plan import exchange_lines
-from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups
-from dlplacer.data_parallel.groups.policies import Grouping, compare_groupings
-from dlplacer.machines.costs.collectives import AlphaBeta
+from dlplacer.core.table import Table
+from dlplacer.core.topology import Topology
+from dlplacer.data_parallel.groups.graph_groups import Groups, groups_of
 from dlplacer.machines.costs.gradient_codecs import CODECS, exchanges
 from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.planning.constrain import Together, constrained, together_of
 from dlplacer.planning.hybrid import scaling as formulas
-from dlplacer.planning.hybrid.minibatch import BatchPlan, StepChoices, plan_batches, step_choices
-from dlplacer.planning.hybrid.worker_layout import WorkerLayout, cluster
+from dlplacer.planning.hybrid.minibatch import Batches, StepChoices, plan_batches, step_choices
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout, boxes_for
 
 if TYPE_CHECKING:
     from dlplacer.data_parallel import MeasuredEpochs
-    from dlplacer.planning.hybrid.epochs import EpochsData
+    from dlplacer.planning.hybrid.epochs import EpochsLike
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.hybrid.step_times import StepTimes
     from dlplacer.planning.hybrid.workers import ModelParallel, Placed
 
 _MOST_DEVICES = 65536
-_NETWORK_LATENCY_S = 5e-6
-_COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
 
 
 @checked
@@ -58,19 +48,16 @@ def hybrid(
     graph: GraphLike,
     topology: TopologyLike,
     devices: int,
-    epochs: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None" = None,
+    epochs: "EpochsLike" = None,
     options: OptionsLike = None,
     *,
     network: float | str | None = None,
     scaling_efficiency: float | None = None,
-    measured: Mapping[int, float] | None = None,
     degrees: Sequence[int] | None = None,
     speedups: Mapping[int, float] | None = None,
     codecs: Sequence[str] | None = None,
     overlap: bool = True,
-    split: str | None = None,
     colocate: Together = (),
-    method: str | None = None,
     time_limit_s: float = 10.0,
     seed: int = 0,
     workers: int | None = None,
@@ -88,33 +75,34 @@ def hybrid(
     >>> plan.at(4).best.workers
     2
     """
+    from dlplacer.planning.hybrid.epochs import epochs_of
     from dlplacer.planning.hybrid.hybrid import DEGREES, HybridProblem, plan_hybrid, plan_notes
     from dlplacer.planning.hybrid.step_times import ClosedForm, fastest_work
     from dlplacer.planning.hybrid.workers import Placed, SpeedupTable
 
     if devices > _MOST_DEVICES:
         raise InputError(f"devices is {devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
-    _refuse_unused("speedups say what a solve would find", bool(speedups), {"split": split, "method": method})
-    scaling, fit = _scaling(scaling_efficiency, measured, network, (codecs, overlap))
+    unused = {"network": network, "codecs": codecs, "overlap": None if overlap else "false"}
+    for name, value in unused.items() if scaling_efficiency is not None else ():
+        if value is not None:
+            raise InputError(f"{name} has no use where scaling_efficiency gives the step times; drop it")
+    closed = None if scaling_efficiency is None else ClosedForm(formulas.constant_efficiency(scaling_efficiency))
     box, known = machine_of(topology), epochs_of(epochs)
-    timed = with_times(held_graph(graph_of(graph, step=step), box, (), colocate), box)
-    machine = box if scaling is not None else _machine(box, devices, network)
+    timed = with_times(constrained(graph_of(graph, step=step), box, colocate=together_of(colocate)), box)
+    machine = box if closed is not None else boxes_for(box, devices, None if network is None else float(network))
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)
-    for degree in (degrees or ()) if speedups else ():
-        if degree not in (speedups or {}):
-            raise InputError(f"degrees has {degree}, of which speedups says nothing; drop one, or say how fast it is")
     chosen = tuple(degrees or speedups or DEGREES)
     assumed = options_of(options)
     assumed.require_makespan("hybrid")
-    solving = {"options": assumed, "method": method or "ilp", "time_limit_s": time_limit_s}
-    placed = None if speedups else Placed(timed, work.step_s, stop, **solving, seed=seed, workers=workers)
+    solving: dict[str, Any] = {"options": assumed, "time_limit_s": time_limit_s, "seed": seed, "workers": workers}
+    placed = None if speedups else Placed(timed, work.step_s, stop, **solving)
     problem = HybridProblem(
         replace(work, mini_batch=work.mini_batch or known.mini_batch),
         known.efficiency,
-        SpeedupTable(dict(speedups or {})) if placed is None else _split(placed, split),
+        SpeedupTable(dict(speedups or {})) if placed is None else _either(placed),
         machine,
-        _exchanges(machine, codecs, overlap) if scaling is None else ClosedForm(scaling),
+        _exchanges(machine, codecs, overlap) if closed is None else closed,
         chosen,
         placed,
         known.samples,
@@ -122,93 +110,21 @@ def hybrid(
     )
     plan = plan_hybrid(problem, devices, on_progress)
     notes = tuple(plan_notes(plan, timed, problem.efficiency))
-    return replace(plan, warnings=notes, scaling_fit=fit, epochs_fit=problem.efficiency.fit())
+    return replace(plan, warnings=notes, epochs_fit=problem.efficiency.fit())
 
 
-def epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None") -> "EpochsData":
-    """The epochs that are meant; raises InputError."""
-    from dlplacer.planning.hybrid.epochs import EpochsData, EpochsTable, StatisticalEfficiency, one_batch, read_epochs
-
-    if value is None:
-        return one_batch()
-    if isinstance(value, EpochsData):
-        return value
-    if isinstance(value, Mapping):
-        for workers, epochs in value.items():
-            expect_number("epochs", workers=workers)
-            expect_number("epochs", **{} if epochs is None else {f"of {workers} workers": epochs})
-        table = EpochsTable({float(workers): epochs for workers, epochs in value.items()})
-        return EpochsData(StatisticalEfficiency(table))
-    if isinstance(value, (str, PathLike)):
-        return read_epochs(fspath(value))
-    raise refuse("", "epochs", value, "the path of an epochs file, or a dict from workers to epochs: {1: 4, 64: 7}")
-
-
-def _refuse_unused(reason: str, holds: bool, given: Mapping[str, object]) -> None:
-    """Raise InputError for an argument that another one leaves without use."""
-    for name, value in given.items():
-        if holds and value is not None:
-            raise InputError(f"{name} has no use where {reason}; drop it")
-
-
-def _scaling(
-    efficiency: float | None, measured: Mapping[int, float] | None, network: object, of_links: tuple[object, ...]
-) -> tuple[formulas.ScalingEfficiency | None, formulas.ScalingFit | None]:
-    """The closed form of the step times, if the arguments ask for one, and the fit behind it; None for links."""
-    sources = {"scaling_efficiency": efficiency, "measured": measured, "network": network}
-    given = [name for name, value in sources.items() if value is not None]
-    if len(given) > 1:
-        raise InputError(f"{' and '.join(given)} each give the step times; keep one of them")
-    codecs, overlap = of_links
-    unused = {"codecs": codecs, "overlap": None if overlap else False}
-    _refuse_unused(f"{''.join(given)} gives the step times", bool(given) and network is None, unused)
-    if measured is not None:
-        fit = formulas.fit_scaling(list(measured.items()))
-        return fit.model, fit
-    return None if efficiency is None else formulas.ConstantEfficiency(efficiency), None
-
-
-def _machine(box: Topology, devices: int, network: float | str | None) -> Topology:
-    """The machine itself, or as many copies of it as the budget takes, joined by network cards."""
-    boxes = -(-devices // len(box.devices))
-    if network is not None:
-        return cluster(box, boxes, float(network), _NETWORK_LATENCY_S)
-    if boxes > 1:
-        raise InputError(
-            f"devices is {devices}; topology {box.name!r} has {len(box.devices)}: join copies of it with "
-            'network="12.5 GB/s", or assume a scaling_efficiency of 1'
-        )
-    return box
-
-
-def _split(placed: "Placed", split: str | None) -> "ModelParallel":
+def _either(placed: "Placed") -> "ModelParallel":
+    """Splits of a worker's devices by placement and by pipeline."""
     from dlplacer.planning.hybrid.workers import PipelinedWorkers, splits_of
 
-    pipelined = PipelinedWorkers(placed.graph, placed.single_s)
-    both = (placed, pipelined)
-    sources = {"placement": both[:1], "pipeline": both[1:]}.get(split or "", both)
+    sources = (placed, PipelinedWorkers(placed.graph, placed.single_s))
     return lambda degree, machine: [found for source in sources for found in splits_of(source(degree, machine))]
 
 
 def _exchanges(machine: Topology, codecs: Sequence[str] | None, overlap: bool) -> "StepTimes":
     from dlplacer.planning.hybrid.step_times import OnMachine, memory_rate
 
-    chosen = tuple(CODECS if codecs is None else codecs)
-    if not chosen:
-        raise InputError(f"codecs is empty; name some of {', '.join(CODECS)}")
-    return OnMachine(WorkerLayout(machine), exchanges(memory_rate(machine), chosen), overlap=overlap)
-
-
-@dataclass(frozen=True, slots=True)
-class Batches(Shown):
-    """Mini-batches on a device, the best first: by training time, or by time per sample without a data set."""
-
-    device: Device
-    plans: tuple[BatchPlan, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer advise minibatch --json`` prints."""
-        return {"device": self.device.id, "batches": [asdict(plan) for plan in self.plans]}
+    return OnMachine(WorkerLayout(machine), exchanges(memory_rate(machine), codecs or CODECS), overlap=overlap)
 
 
 @checked
@@ -216,7 +132,6 @@ def advise_minibatch(
     graph: GraphLike,
     topology: TopologyLike,
     *,
-    device: str | None = None,
     batch_sizes: Sequence[int] | None = None,
     dataset_size: int | None = None,
     epochs: Any = None,
@@ -231,10 +146,11 @@ def advise_minibatch(
     >>> plan.batch, plan.recomputed
     (32, ())
     """
+    from dlplacer.planning.hybrid.epochs import epochs_of_batches
     from dlplacer.planning.hybrid.step_times import work_of
 
     machine = topology_of(topology)
-    fitted = machine.devices[0] if device is None else machine.device(device)
+    fitted = machine.devices[0]
     if fitted.memory_bytes is None:
         raise InputError(f"device {fitted.id!r} has no memory_bytes, so every mini-batch fits; add it to the topology")
     named = isinstance(graph, str) and is_entry(graph)
@@ -249,7 +165,7 @@ def advise_minibatch(
         if samples is None:
             raise InputError(f"graph {made.name!r} does not say how many samples a step takes; capture its model")
         steps[samples] = step_choices(made, fitted.type)
-    plans = plan_batches(steps, fitted.memory_bytes, dataset_size, _epochs_by_batch(epochs))
+    plans = plan_batches(steps, fitted.memory_bytes, dataset_size, epochs_of_batches(epochs))
     return Batches(fitted, tuple(plans))
 
 
@@ -268,19 +184,7 @@ def advise_gpus(
     >>> dp.advise_gpus(overhead=0.1, speedup=3)["gpus"]
     4
     """
-    figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
-    given = {name for name, value in figures.items() if value is not None}
-    if given == {"efficiency", "gpus"}:
-        return {"overhead_ratio": formulas.most_overhead_ratio(efficiency or 0.0, gpus or 0)}
-    if overhead is None or given not in ({"overhead", "speedup"}, {"overhead", "gpus"}):
-        told = ", ".join(sorted(given)) or "nothing"
-        raise InputError(f"{told} is given; give overhead with speedup or gpus, or efficiency with gpus")
-    serial = formulas.SerialOverhead(overhead)
-    count = serial.workers_for(speedup) if speedup is not None else gpus or 0
-    found: dict[str, float] = {} if speedup is None else {"gpus": count}
-    reached = serial.efficiency(count)
-    found |= {"speedup": count * reached, "efficiency": reached, "speedup_ceiling": serial.speedup_ceiling}
-    return found
+    return formulas.gpus_for(overhead, speedup, efficiency, gpus)
 
 
 @checked
@@ -294,51 +198,7 @@ def advise_servers(
     >>> dp.advise_servers(0.25e9, 1e9, 2.0, workers=8)["servers"]
     2
     """
-    if workers is None:
-        count = formulas.fewest_channels(load_bytes, bytes_per_s, compute_s)
-        return {"loaders": count, "transfer_s": load_bytes / bytes_per_s / count, "compute_s": compute_s}
-    count = formulas.fewest_servers(load_bytes, workers, bytes_per_s, compute_s)
-    taken_s = formulas.transfer_s(load_bytes, workers, bytes_per_s, count)
-    return {"servers": count, "transfer_s": taken_s, "compute_s": compute_s}
-
-
-@dataclass(frozen=True)
-class Groups(Shown):
-    """Groups of layers that send parameters or gradients together, beside those of other policies, the optimum last.
-
-    `caps_bytes` are bucket caps of DistributedDataParallel that make these groups; None if they are not known.
-    """
-
-    direction: str
-    collective: str
-    devices: int
-    chain: LayerChain
-    policies: tuple[Grouping, ...]
-    caps_bytes: tuple[int, ...] | None
-
-    @property
-    def group_bytes(self) -> list[int]:
-        """Bytes of each group."""
-        return _group_bytes(self.chain, self.policies[-1].cuts)
-
-    @property
-    def bucket_caps_mb(self) -> list[float] | None:
-        """``bucket_cap_mb_list`` of DistributedDataParallel."""
-        return None if self.caps_bytes is None else caps_mb(self.caps_bytes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer groups --json`` prints."""
-        best = self.policies[-1]
-        return {
-            "direction": self.direction,
-            "collective": self.collective,
-            "cuts": list(best.cuts),
-            "makespan_s": best.makespan_s,
-            "groups": [list(self.chain.names[before:last]) for before, last in pairwise((0, *best.cuts))],
-            "group_bytes": self.group_bytes,
-            "bucket_cap_mb_list": self.bucket_caps_mb,
-            "policies": {one.policy: {"cuts": list(one.cuts), "makespan_s": one.makespan_s} for one in self.policies},
-        }
+    return formulas.servers_for(load_bytes, bytes_per_s, compute_s, workers)
 
 
 @checked
@@ -347,7 +207,6 @@ def groups(
     topology: TopologyLike,
     *,
     direction: str = "forward",
-    collective: str | None = None,
     cap_bytes: float | None = None,
     **step: Unpack[StepOptions],
 ) -> Groups:
@@ -363,66 +222,28 @@ def groups(
     if isinstance(graph, str) and is_entry(graph):
         job = fake_job(graph, **job_options(step))
     made = with_times(graph_of(graph, step=step), machine)
-    carried_by = collective or _COLLECTIVE[direction]
-    line = exchange_lines(machine, sum(op.weight_bytes for op in made.ops))[carried_by]
-    cap = None if cap_bytes is None else int(cap_bytes)
-    chain, caps = _chain(made, machine.devices[0].type, line, direction, cap, job)
-    found = compare_groupings(chain, direction, cap)
-    return Groups(direction, carried_by, len(machine.devices), chain, tuple(found), caps)
-
-
-def _chain(
-    graph: OpGraph, device_type: str, line: AlphaBeta, direction: str, cap_bytes: int | None, job: Any
-) -> tuple[LayerChain, tuple[int, ...] | None]:
-    """The chain to group, and for gradients the caps of DDP's buckets."""
-    if job is not None and direction == "forward":
-        return unit_chain(graph, device_type, job.parameter_uses(), line, direction), None
-    if job is not None:
-        gradients = gradients_of(graph, job.parameter_uses(), serial_clock(graph, device_type, direction))
-        return gradient_chain(gradients, line), tuple(plan_buckets(gradients, line, cap_bytes).caps_bytes)
-    chain = chain_of(graph, device_type, line, direction)
-    dtypes = {op.outputs[0].dtype for op in graph.ops if op.kind == "parameter" and op.gradient_bytes and op.outputs}
-    if len(dtypes) > 1:
-        note(
-            f"gradients of {' and '.join(sorted(dtypes))} share no bucket, and a graph does not tell in which order "
-            "they get ready; give module:callable for DDP's bucket caps"
-        )
-    if direction == "forward" or len(dtypes) > 1:
-        return chain, None
-    return chain, tuple(reversed(_group_bytes(chain, best_groups(chain, cap_bytes))))
-
-
-def _group_bytes(chain: LayerChain, cuts: tuple[int, ...]) -> list[int]:
-    return [sum(chain.bytes[before:last]) for before, last in pairwise((0, *cuts))]
+    return groups_of(made, machine, direction, None if cap_bytes is None else int(cap_bytes), job)
 
 
 @dataclass(frozen=True)
-class NamedTraining:
-    """``module:callable``, which takes the number of workers and the seed, as a training."""
+class _Named:
+    """A function under the name by which a checkpoint knows it."""
 
     name: str
+    call: Callable[..., Any]
 
-    def __call__(self, workers: int, seed: int, /, **options: Any) -> Iterator[float]:
-        """The metric after every epoch."""
-        with user_code(f"{self.name!r} failed with {workers} workers"):
-            yield from imported(self.name)(workers, seed, **options)
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.call(*arguments, **options)
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """The goal of a metric: at most, or at least, a value."""
+def _training(name: str) -> _Named:
+    """``module:callable``, which takes the number of workers and the seed, as a training."""
 
-    most: float | None = None
-    least: float | None = None
+    def train(workers: int, seed: int, /, **options: Any) -> Iterator[float]:
+        with user_code(f"{name!r} failed with {workers} workers"):
+            yield from imported(name)(workers, seed, **options)
 
-    @property
-    def name(self) -> str:
-        """For a checkpoint, whose epochs are those until this goal."""
-        return f"at least {self.least:g}" if self.most is None else f"at most {self.most:g}"
-
-    def __call__(self, metric: float) -> bool:
-        """NaN never is."""
-        return (self.most is not None and metric <= self.most) or (self.least is not None and metric >= self.least)
+    return _Named(name, train)
 
 
 @dataclass(frozen=True)
@@ -431,6 +252,16 @@ class Epochs(Shown):
 
     measured: "tuple[MeasuredEpochs, ...]"
     content: Mapping[str, Any]
+
+    @property
+    def table(self) -> Table:
+        """A row per batch: its mini-batches in a step, and the median epochs with each codec and period."""
+        rows = [{"mini_batches": one.workers} for one in self.measured[0].measurements]
+        medians = [{one.workers: one.median for one in each.measurements} for each in self.measured]
+        labelled = list(zip((each.label for each in self.measured), medians, strict=True))
+        return Table.of(
+            [{**row, **{label: found.get(row["mini_batches"]) for label, found in labelled}} for row in rows]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the epochs file."""
@@ -462,17 +293,22 @@ def epochs(
     """
     from dlplacer.data_parallel.epochs.measured_epochs import measure_epochs, options_of
 
-    named = NamedTraining(training) if isinstance(training, str) else training
+    named = _training(training) if isinstance(training, str) else training
     resolved = imported(training) if isinstance(training, str) else training
     variants: list[tuple[str | None, int]] = [(None, 1)]
     variants += [(codec, 1) for codec in dict.fromkeys(codecs) if codec != "none"]
     variants += [(None, period) for period in dict.fromkeys(periods) if period > 1]
     for variant in variants:
         options_of(resolved, *variant)
-    for name, value in (("at_most", at_most), ("at_least", at_least)):
-        if value is not None and not math.isfinite(value):
-            raise InputError(f"{name} is {value:g}, which no metric or every one reaches; give a finite number")
-    goal = None if at_most is None and at_least is None else Goal(at_most, at_least)
+    if at_most is not None and at_least is not None:
+        raise InputError("at_most and at_least are given; keep one of them")
+    if not math.isfinite(at_most or at_least or 0.0):
+        raise InputError("the goal is no finite number, which no metric or every one reaches; give one")
+    goal = None
+    if at_least is not None:
+        goal = _Named(f"at least {at_least:g}", lambda metric: metric >= at_least)
+    elif at_most is not None:
+        goal = _Named(f"at most {at_most:g}", lambda metric: metric <= at_most)
     limits: dict[str, Any] = {"reached": goal, "max_epochs": max_epochs, "seeds": range(seeds)}
     limits |= {"checkpoint": None if checkpoint is None else Path(checkpoint), "on_progress": on_progress}
     measured = tuple(measure_epochs(named, batches, codec=codec, period=period, **limits) for codec, period in variants)
@@ -482,13 +318,3 @@ def epochs(
         raise InputError(f"no batch of {tried} reached the goal; give an easier goal or more than {max_epochs} epochs")
     name = training if isinstance(training, str) else getattr(training, "__name__", "training")
     return Epochs(measured, exact.to_dict(name, mini_batch, samples, others))
-
-
-def _epochs_by_batch(epochs: Any) -> Callable[[int], float | None]:
-    if epochs is None:
-        return lambda batch: 1.0
-    data = epochs_of(epochs)
-    if data.mini_batch is None:
-        raise InputError(f"{epochs}: 'mini_batch' is missing: the samples that a unit of the table stands for")
-    mini_batch, base = data.mini_batch, data.efficiency.base
-    return lambda batch: base.epochs(batch / mini_batch)

@@ -45,10 +45,7 @@ class HtmlPage:
         )
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the page, atomically; returns its path.
-
-        Raises InputError if the file cannot be written.
-        """
+        """Write the page, atomically; returns its path. Raises InputError if the file cannot be written."""
         write_text(path, self.html)
         return Path(path)
 

@@ -1,7 +1,9 @@
-"""Plans and the reasons for their step time: `place`, `compare`, `pipeline`, `explain`, `what_would_help` and more."""
+"""Plans and the reasons for their step time: `place`, `compare`, `pipeline`, `explain` and more."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from threading import Event
@@ -24,28 +26,21 @@ from dlplacer.api.subjects import (
 )
 from dlplacer.check import Violation
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, refuse, tuple_of
+from dlplacer.core.expect import expect
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.constrain import constrained, parsed_pin
+from dlplacer.planning.constrain import Pins, Together, matching, pins_of, together_of
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.splitting import SplitChoice, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-    from dlplacer.planning.what_if import Elsewhere, WhatWouldHelp
     from dlplacer.report.explanation import Explanation
     from dlplacer.solvers.instance.schedule import Progress
-
-Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
-"""Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
-
-Together: TypeAlias = Iterable[str | Iterable[str]]
-"""Sets of ops that run on one device, each a pattern or several."""
 
 Files: TypeAlias = Sequence[str | PathLike[str]]
 """Calibration files: op times measured on a type of device."""
@@ -99,24 +94,12 @@ def place(
         from dlplacer.solvers.ilp.dlplacer_model import export_model
 
         export_model(prepared(made, machine, assumed, held, together), Path(export))
-    return place_graph(
-        made,
-        machine,
-        assumed,
-        method=method,
-        time_limit_s=time_limit_s,
-        work_s=work_s,
-        gap=gap,
-        seed=seed,
-        workers=workers,
-        on_progress=on_progress,
-        stop=stop,
-        pins=held,
-        colocate=together,
-        warm_start=None if warm_start is None else plan_of(warm_start, "warm_start", keeps_rules=True),
-        issue=issue,
-        without=without,
-    )
+    limits: dict[str, Any] = {"time_limit_s": time_limit_s, "work_s": work_s, "gap": gap, "stop": stop}
+    search: dict[str, Any] = {"seed": seed, "workers": workers, "issue": issue, "without": without}
+    if warm_start is not None:
+        search["warm_start"] = plan_of(warm_start, "warm_start", keeps_rules=True)
+    search |= {"pins": held, "colocate": together, "on_progress": on_progress}
+    return place_graph(made, machine, assumed, method=method, **limits, **search)
 
 
 @checked
@@ -127,8 +110,8 @@ def place_with_splits(
     *,
     graph: GraphLike | None = None,
     parts: int | None = None,
-    rewrites: Sequence[str] | None = None,
-    time_limit_s: float = 120.0,
+    whole_backward: bool = False,
+    time_limit_s: float = 60.0,
     on_progress: "Callable[[SplitChoice], None]" = silent,
     method: str = "ilp",
     gap: float = 0.0,
@@ -148,23 +131,18 @@ def place_with_splits(
     >>> found.gain >= 1
     True
     """
+    from dlplacer.frontend.torch.capture import default_rewrites
     from dlplacer.measure.splitting import place_with_splits as place_job
 
-    return place_job(
-        job_of(job, job_options, fake=True),
-        machine_of(topology),
-        options_of(options),
-        graph=None if graph is None else graph_of(graph),
-        parts=parts,
-        rewrites=rewrites,
-        time_limit_s=time_limit_s,
-        on_progress=on_progress,
-        method=method,
-        gap=gap,
-        seed=seed,
-        workers=workers,
-        stop=stop,
-    )
+    step, whole = job_of(job, job_options, fake=True), None if graph is None else graph_of(graph)
+    solving: dict[str, Any] = {"method": method, "gap": gap, "seed": seed, "workers": workers, "stop": stop}
+    solving |= {
+        "parts": parts,
+        "rewrites": default_rewrites(whole_backward),
+        "time_limit_s": time_limit_s,
+        "on_progress": on_progress,
+    }
+    return place_job(step, machine_of(topology), options_of(options), graph=whole, **solving)
 
 
 @checked
@@ -196,20 +174,9 @@ def compare(
     from dlplacer.planning.compare import compare as compare_methods
 
     made, machine = problem_of(graph, topology, calibration, step)
-    return compare_methods(
-        made,
-        machine,
-        options_of(options),
-        methods=methods,
-        time_limit_s=time_limit_s,
-        seed=seed,
-        workers=workers,
-        on_progress=on_progress,
-        stop=stop,
-        pins=pins_of(pins, machine),
-        colocate=together_of(colocate),
-        issue=issue,
-    )
+    solving: dict[str, Any] = {"methods": methods, "time_limit_s": time_limit_s, "seed": seed, "workers": workers}
+    solving |= {"pins": pins_of(pins, machine), "colocate": together_of(colocate), "issue": issue}
+    return compare_methods(made, machine, options_of(options), on_progress=on_progress, stop=stop, **solving)
 
 
 @checked
@@ -238,14 +205,8 @@ def pipeline(
     from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 
     made, machine = problem_of(graph, topology, calibration, step)
-    return plan_pipeline(
-        made,
-        machine,
-        stages=stages,
-        micro_batches=micro_batches,
-        schedule=schedule,
-        on_progress=on_progress,
-    )
+    asked: dict[str, Any] = {"stages": stages, "micro_batches": micro_batches, "schedule": schedule}
+    return plan_pipeline(made, machine, **asked, on_progress=on_progress)
 
 
 @checked
@@ -280,121 +241,59 @@ def problem_of(
 ) -> tuple[OpGraph, Topology]:
     """Graph and machine, with the measured times of calibration files; warns with the ops that these cover."""
     made, machine = graph_of(graph, step=step), machine_of(topology)
-    if not calibration:
-        return made, machine
+    if calibration:
+        from dlplacer.machines.costs.calibration import calibrated
 
-    from dlplacer.machines.costs.calibration import read_calibration, with_calibrated_links, with_calibrated_times
-
-    made = with_times(made, machine)
-    for path in calibration:
-        found = read_calibration(Path(path))
-        made, known = with_calibrated_times(made, found)
-        machine = with_calibrated_links(machine, found)
-        ops = sum(bool(op.attrs) for op in made.ops)
-        note(f"{path}: measured times for {known} of {ops} ops on {found.device_type}; the rest by roofline")
+        made, machine, notes = calibrated(with_times(made, machine), machine, calibration)
+        note(*notes)
     return made, machine
 
 
-def held_graph(graph: OpGraph, machine: Topology, pins: Pins, colocate: Together) -> OpGraph:
-    """The graph with these constraints."""
-    pairs, sets = pins_of(pins, machine), together_of(colocate)
-    return constrained(graph, machine, pairs, sets) if pairs or sets else graph
-
-
-def pins_of(pins: Pins, machine: Topology) -> tuple[tuple[str, str], ...]:
-    """(pattern, device) of pins."""
-    listed = tuple(pins.items()) if isinstance(pins, Mapping) else pins
-    found = []
-    for pair in tuple_of("", "pins", listed, (str, tuple), "texts as 'op=device', or (pattern, device) pairs"):
-        pair = parsed_pin(pair, machine) if isinstance(pair, str) else pair
-        if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-            raise refuse("", "pins", pair, "a dict from op, module or glob to device: {'Mixed_5b.*': 'gpu1'}")
-        found.append(pair)
-    return tuple(found)
-
-
-def together_of(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
-    """Patterns, and sets of patterns."""
-    entries = tuple_of("", "colocate", colocate, object, "patterns, or lists of patterns")
-    return tuple(
-        entry if isinstance(entry, str) else tuple_of("colocate", "a set", entry, str, "patterns of ops or modules")
-        for entry in entries
-    )
-
-
 @checked
-def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
-    """The causes of a plan's step time: critical path, limit of its bound, idle devices, the largest transfers.
-
-    Examples
-    --------
-    >>> found = dp.explain(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
-    >>> sorted(found.limits_s)
-    ['critical path', 'work']
-    >>> [share.device for share in found.devices]
-    ['gpu0', 'gpu1']
-    """
-    from dlplacer.report.explanation import explain as explain_plan
-
-    return explain_plan(whole_plan_of(plan), dispatch_s)
-
-
-@checked
-def what_would_help(
+def explain(
     plan: PlanLike,
+    dispatch_s: float = 0.0,
     budget_s: float = 10.0,
     *,
-    seed: int = 0,
+    why: Sequence[str] = (),
     workers: int | None = None,
     on_progress: Callable[[str, int, int], None] = silent,
     stop: Event | None = None,
-) -> "WhatWouldHelp":
-    """The step with one thing changed, for every change that may bring something, found by solving again.
+) -> "Explanation":
+    """The causes of a plan's step time, and what would help: solves with one thing changed, for as long as the budget.
 
     Looked at: links twice as fast, one more device of each type, a quarter more memory, each of the three longest ops
-    twice as fast.
+    twice as fast; with `why`, an op on each of the other devices.
 
     Examples
     --------
-    >>> graph = dp.OpGraph([dp.Op("a", "mm", 2e-3), dp.Op("b", "mm", 1e-3)], [dp.Edge("a", "b", 64)])
-    >>> found = dp.what_would_help(dp.place(graph, dp.Topology([dp.Device("d")])), budget_s=2)
-    >>> len(found.answers) > 0
-    True
-    """
-    from dlplacer.planning.what_if import what_would_help as ask
-
-    given = _of_makespan(plan, "what_would_help")
-    return ask(given, budget_s, seed=seed, workers=workers, on_progress=on_progress, stop=stop)
-
-
-@checked
-def elsewhere(
-    plan: PlanLike, op: str, budget_s: float = 10.0, *, workers: int | None = None, stop: Event | None = None
-) -> "tuple[Elsewhere, ...]":
-    """The step time with an op on each of the other devices, which explains the placement of the op.
-
-    Examples
-    --------
+    >>> result = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft")
+    >>> sorted(dp.explain(result, budget_s=0).limits_s)
+    ['critical path', 'work']
     >>> machine = dp.Topology([dp.Device("d0"), dp.Device("d1", "slow")], links=[dp.Link("d0", "d1", 1e9)])
     >>> graph = dp.OpGraph([dp.Op("a", "mm", {"device": 1e-3, "slow": 3e-3})])
-    >>> [found] = dp.elsewhere(dp.place(graph, machine), "a", budget_s=2)
+    >>> [found] = dp.explain(dp.place(graph, machine), budget_s=2, why="a").elsewhere
     >>> found.device, found.makespan_s
     ('d1', 0.003)
     """
-    from dlplacer.planning.what_if import elsewhere as moved
+    from dlplacer.planning.what_if import elsewhere, what_would_help
+    from dlplacer.problem.simulate import replay_under_issue
+    from dlplacer.report.explanation import explain as explain_plan
 
-    given = _of_makespan(plan, "elsewhere")
-    given.graph.op(op)
-    if not budget_s > 0:
+    given = whole_plan_of(plan)
+    given.options.require_makespan("explain")
+    times_s = {entry.op: entry.end_s - entry.start_s for entry in given.ops}
+    ops = [max(matching(given.graph, pattern), key=times_s.__getitem__) for pattern in why]
+    if ops and not budget_s > 0:
         raise InputError(f"budget_s is {budget_s}; it must be positive")
-    return tuple(moved(given, op, budget_s, workers=workers, stop=stop))
-
-
-def _of_makespan(plan: PlanLike, asked: str) -> Plan:
-    """The plan, which keeps every rule, and whose objective is the makespan."""
-    found = plan_of(plan, keeps_rules=True)
-    found.options.require_makespan(asked)
-    return found
+    given = replay_under_issue(given, dispatch_s) if dispatch_s else given
+    found, solving = explain_plan(given), dict[str, Any](workers=workers, stop=stop)
+    if ops:
+        asked = (elsewhere(given, op, budget_s / len(ops), **solving) for op in ops)
+        return replace(found, elsewhere=tuple(chain.from_iterable(asked)))
+    if not budget_s:
+        return found
+    return replace(found, what_would_help=what_would_help(given, budget_s, on_progress=on_progress, **solving))
 
 
 @checked

@@ -84,14 +84,14 @@ def topology_of(value: TopologyLike, name: str = "topology") -> Topology:
 def machine_of(value: TopologyLike, name: str = "topology") -> Topology:
     """As `topology_of`, for a machine to plan for: warns of unlimited memory and assumed overheads."""
     topology = topology_of(value, name)
-    for text in machine_notes(topology):
-        note(text)
+    note(*machine_notes(topology))
     return topology
 
 
-def note(text: str) -> None:
-    """Warn of something that the caller should know: in Python a warning, on the command line a line on stderr."""
-    warnings.warn(text, DlplacerWarning, stacklevel=4)
+def note(*texts: str | None) -> None:
+    """Warn of what the caller should know, unless it is None: in Python a warning, on the command line on stderr."""
+    for text in filter(None, texts):
+        warnings.warn(text, DlplacerWarning, stacklevel=4)
 
 
 def silent(*progress: Any) -> None:

@@ -18,12 +18,10 @@ from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.api.scaling import Epochs, Groups
     from dlplacer.measure.run_report import Run
     from dlplacer.measure.splitting import SplitChoice, SplitResult
     from dlplacer.planning.what_if import WhatWouldHelp
     from dlplacer.report.explanation import Explanation
-    from dlplacer.report.export.targets import Exported
 
 Facts: TypeAlias = list[tuple[str, str]]
 """Names and values of single figures."""
@@ -101,10 +99,11 @@ def _topology(topology: Topology) -> Iterator[Block]:
 
 def _plan(plan: Plan) -> Iterator[Block]:
     held = plan.graph.constraints
-    names = {"graph": plan.graph.name, "ops": len(plan.graph.ops), "topology": plan.topology.name}
     yield figures(
         {
-            **names,
+            "graph": plan.graph.name,
+            "ops": len(plan.graph.ops),
+            "topology": plan.topology.name,
             "options": [f"{name} {value}" for name, value in plan.options.to_dict().items()],
             "ops_pinned_to": Counter(held.pins.values()),
             "ops_held_together": [len(ops) for ops in held.colocate],
@@ -134,16 +133,12 @@ def _use(plan: Plan) -> Iterator[Block]:
 
 def _split_result(found: "SplitResult") -> Iterator[Block]:
     yield from _result(found.split)
-    yield [
-        ("ops split", f"{len(found.splits)}, of {found.evaluated} sets tried"),
-        ("without splits", format_seconds(found.whole.plan.makespan_s)),
-    ]
+    yield figures({"ops_split": len(found.splits), "without_splits_s": found.whole.plan.makespan_s})
 
 
 def _split_choice(found: "SplitChoice") -> Iterator[Block]:
-    times = f"{format_seconds(found.split_s)} instead of {format_seconds(found.whole_s)}"
-    count = f"{len(found.splits)} ops split, {len(found.graph.ops)} ops"
-    yield f"{found.graph.name}: {count}; a list schedule takes {times}"
+    record = {"graph": found.graph.name, "ops": len(found.graph.ops), "ops_split": len(found.splits)}
+    yield figures({**record, "without_splits_s": found.whole_s, "with_splits_s": found.split_s})
 
 
 def _run(done: "Run") -> Iterator[Block]:
@@ -156,7 +151,8 @@ def _run(done: "Run") -> Iterator[Block]:
 def _explanation(found: "Explanation") -> Iterator[Block]:
     from dlplacer.report.explanation import REASONS
 
-    record = found.to_dict()
+    makespan_s = found.path_ops_s + found.path_transfers_s + found.path_waits_s
+    record = {"makespan_s": makespan_s, **found.to_dict()}
     record["path_kinds_s"] = dict(list(found.path_kinds_s.items())[:_KINDS])
     longest = sorted(sorted(found.parts, key=lambda part: -part.time_s)[:_PATH], key=lambda part: part.begin_s)
     named = [
@@ -168,7 +164,9 @@ def _explanation(found: "Explanation") -> Iterator[Block]:
     yield from tables({"devices": record["devices"]})
     heads = ("step|longest on the critical path", "where", "start_s|start|seconds", "time_s|time|seconds")
     yield Table.described(rows, *heads)
-    yield from tables({"longest_transfers": record["transfers"]})
+    yield from tables({"longest_transfers": record["transfers"], "elsewhere": record.get("elsewhere")})
+    if found.what_would_help is not None:
+        yield from _what_would_help(found.what_would_help)
 
 
 def _what_would_help(found: "WhatWouldHelp") -> Iterator[Block]:
@@ -178,41 +176,17 @@ def _what_would_help(found: "WhatWouldHelp") -> Iterator[Block]:
         yield (
             f"more search alone: {format_seconds(base_s)} instead of {format_seconds(found.given_s)}; gains refer to it"
         )
-    helping = [one for one in found.answers if (one.gain(base_s) or 0.0) >= _LEAST_GAIN][:_CHANGES]
+    # The largest gains come first.
+    count = sum((one.gain(base_s) or 0.0) >= _LEAST_GAIN for one in found.answers[:_CHANGES])
     shown = found.table.only("change", "makespan_s", "gain", "most_gain", "status")
-    rows = [row for one, row in zip(found.answers, shown.rows, strict=True) if one in helping]
-    yield replace(shown, rows=tuple(rows))
-    if helping:
+    yield replace(shown, rows=shown.rows[:count])
+    if count:
         yield "gain: by how much the step found with the change is shorter; at most: what its bound allows"
     untried = sum(one.status == "not tried" for one in found.answers)
-    little = len(found.answers) - len(rows) - untried
+    little = len(found.answers) - count - untried
     yield f"{little} other changes found to bring less than {100 * _LEAST_GAIN:g} %, or less than these"
     if untried:
         yield f"{untried} changes not tried, for want of time; --budget gives more, --json lists all"
-
-
-def _groups(found: "Groups") -> Iterator[Block]:
-    yield from _told(found)
-    if found.caps_bytes is not None:
-        yield f"DistributedDataParallel(model, bucket_cap_mb_list={found.bucket_caps_mb})"
-
-
-def _epochs(found: "Epochs") -> Iterator[Block]:
-    exact = found.measured[0]
-    medians = [{one.workers: one.median for one in each.measurements} for each in found.measured]
-    rows: list[tuple[Any, ...]] = []
-    for workers in medians[0]:
-        cells = (row.get(workers, "-") for row in medians)
-        rows.append((workers, *("not reached" if cell is None else cell for cell in cells)))
-    factors = [each.factor(exact) for each in found.measured]
-    rows.append(("÷ exact", *("-" if factor is None else f"{factor:.3g}" for factor in factors)))
-    yield Table.described(rows, "mini-batches", *(each.label for each in found.measured), title="epochs to the goal")
-
-
-def _exported(found: "Exported") -> Iterator[Block]:
-    yield found.text
-    if found.note:
-        yield f"{found.note}: {100 * found.loss:.2f} % slower"
 
 
 _VIEWS: dict[str, Callable[[Any], Iterator[Block]]] = {
@@ -226,8 +200,6 @@ _VIEWS: dict[str, Callable[[Any], Iterator[Block]]] = {
     "Explanation": _explanation,
     "WhatWouldHelp": _what_would_help,
     "Run": _run,
-    "Exported": _exported,
-    "Epochs": _epochs,
-    "Groups": _groups,
+    "Exported": lambda value: iter((value.text,)),
 }
 """Class → its view; by name, as loading all packages to show a graph would take a second."""

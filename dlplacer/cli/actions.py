@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from operator import attrgetter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import dlplacer as dp
@@ -13,8 +13,9 @@ from dlplacer.cli.parser import Given
 from dlplacer.cli.streams import interruptible, note, progress, say, told_written
 from dlplacer.core.errors import CheckError, DlplacerError, InputError, NoPlanError
 from dlplacer.core.options import CHOICES, Options
-from dlplacer.core.table import Table, schedule, tables, transfers
+from dlplacer.core.table import Table, schedule, transfers
 from dlplacer.core.units import format_seconds
+from dlplacer.files.text import write_json, write_text
 from dlplacer.report.plot.pictures import pictures_of
 
 if TYPE_CHECKING:
@@ -22,23 +23,16 @@ if TYPE_CHECKING:
 
 _WIDTH = 150
 _LIMIT_S = 60.0
-_PARTIAL = "stopping with the answers so far; once more to give up"
+PARTIAL = "stopping with the answers so far; once more to give up"
 
 
-def called(
-    given: Given,
-    call: str = "",
-    says: str = "",
-    kept: Callable[[Any], Any] = lambda value: value,
-    **more: Any,
-) -> Any:
+def called(given: Given, call: str = "", says: str = "", kept: str = "", **more: Any) -> Any:
     """The result of the command's function, or of another, on the given and more arguments, with progress.
 
-    It is `written`, or the part of it that is `kept`, so that a Ctrl-C too late to stop the work does not lose it.
+    It is `written`, or the attribute of it that is `kept`, so that a Ctrl-C too late to stop the work does not lose it.
     """
     function, says, doing = getattr(dp, call or given.spec.call), says or given.spec.says, given.spec.doing
-    known = parameters_of(function)
-    arguments = given.of(function)
+    known, arguments = parameters_of(function), given.of(function)
     if "options" in known:
         arguments["options"] = options_of(given)
     with interruptible(says) if says else nullcontext() as stop:
@@ -54,17 +48,17 @@ def called(
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt from None
             raise
-        written(given, kept(value))
+        written(given, getattr(value, kept) if kept else value)
     return value
 
 
 def answer(given: Given) -> int:
     """Call the function of the command, write its result where asked, and print it; exit code 5 if it did not pass."""
     value = called(given)
-    code = shown(given, value)
+    shown(given, value)
     for warning in getattr(value, "warnings", ()):
         say(warning)
-    return code if getattr(value, "passed", True) else CheckError.exit_code
+    return 0 if getattr(value, "passed", True) else CheckError.exit_code
 
 
 def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Block]" = ()) -> int:
@@ -80,18 +74,16 @@ def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Bloc
 
 def _record_of(value: Any) -> object:
     """The object that stands for a value in JSON."""
+    from dlplacer.api.views import summary
+    from dlplacer.files.formats import topology_to_dict
+
     if isinstance(value, dict):
         # JSON has no infinity, so no ceiling is null.
         return {name: None if figure == float("inf") else figure for name, figure in value.items()}
-    if isinstance(value, dp.OpGraph):
-        from dlplacer.api.views import summary
-
-        return summary(value)
-    if isinstance(value, dp.Topology):
-        from dlplacer.files.formats import topology_to_dict
-
-        return topology_to_dict(value)
-    return value.to_dict()
+    if isinstance(value, Table):
+        return {value.title: value.records}
+    own: Any = {dp.OpGraph: summary, dp.Topology: topology_to_dict}.get(type(value))
+    return value.to_dict() if own is None else own(value)
 
 
 def show_blocks(blocks: "Iterable[Block]") -> None:
@@ -119,8 +111,6 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
 
 def written(given: Given, value: Any, **contents: Callable[[], Any]) -> None:
     """Write a result, its pictures, its page and the `contents`, texts or JSON, of further options that were typed."""
-    from dlplacer.files.text import write_json, write_text
-
     if given.output is not None:
         value.save(given.output)
     drawn = {each.option: each.name for each in pictures_of(given.spec.subject) if each.option in given}
@@ -153,49 +143,33 @@ def solve(given: Given) -> int:
     from dlplacer.planning.garbage import fewer_collections
     from dlplacer.planning.one_device import launch_note, one_device_is_best
 
-    parts = _parts(given, "place_with_splits")
-    if given.split is not None:
-        from dlplacer.frontend.torch.capture import default_rewrites
-
-        more = {"job": given.graph, "graph": given.times, "time_limit_s": given.get("time_limit_s", _LIMIT_S)}
-        more["rewrites"] = default_rewrites(bool(given.whole_backward))
-        kept = attrgetter("split")
-        found = called(given, "place_with_splits", kept=kept, parts=parts, **more)
+    if (more := _splitting(given, "place_with_splits", "graph")) is not None:
+        found = called(given, "place_with_splits", kept="split", job=given.graph, **more)
         record = {**found.split.to_dict(), "speedup": found.speedup, "splits": [str(split) for split in found.splits]}
         return shown(given, found, {**record, "without_splits": found.whole.to_dict()})
     if "work_s" in given and "time_limit_s" in given:
         raise InputError("work_s is in place of time_limit_s; leave one of them out")
     with fewer_collections():
         result = called(given)
-    plan = result.plan
-    if plan.period_s is not None:
-        return shown(given, result)
-    note(None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}", launch_note(result))
+    plan, is_step = result.plan, result.plan.period_s is None
+    if is_step:
+        start = None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}"
+        note(start, launch_note(result))
     shown(given, result)
-    note(one_device_is_best(plan, result.bounds.get("critical_path_s")))
+    note(one_device_is_best(plan, result.bounds.get("critical_path_s")) if is_step else None)
     return 0
 
 
-def _parts(given: Given, call: str) -> int | None:
-    """The number of parts that ``--split`` gives, None for one per device; refuses options without use."""
-    from dlplacer.api.jobs import is_entry
-
+def _splitting(given: Given, call: str, model: str) -> dict[str, Any] | None:
+    """Arguments of a function that splits ops, if ``--split`` asks for one; refuses options without use."""
     if given.split is None:
-        for name in {"times", "search_s"} & given.keys():
-            raise InputError(f"{name} is read by --split alone; add --split, or leave it out")
+        if unused := {"times", "search_s"} & given.keys():
+            raise InputError(f"{min(unused)} is read by --split alone; add --split, or leave it out")
         return None
-    own = {"graph", "job", "split", "times", "whole_backward", "output", "json", "paper", *CHOICES}
-    for name in given.spelled:
-        if name in given and name not in own and name not in parameters_of(getattr(dp, call)):
-            raise InputError(f"{name} does not go together with --split; drop one of them")
-    model = given.get("graph", given.job)
-    if not is_entry(model):
-        raise InputError(f"--split needs the model as module:callable, to rewrite its step; {model!r} is a file")
-    if given.split == "auto":
-        return None
-    if not given.split.isdecimal() or int(given.split) < 2:
-        raise InputError(f"--split is {given.split!r}; give auto or a number of parts from 2 on")
-    return int(given.split)
+    known = {model, "split", "times", "output", "json", "paper", *CHOICES, *parameters_of(getattr(dp, call))}
+    if strange := [name for name in given.spelled if name in given and name not in known]:
+        raise InputError(f"{strange[0]} does not go together with --split; drop one of them")
+    return {"graph": given.times, "parts": None if given.split == "auto" else given.split}
 
 
 def check(given: Given) -> int:
@@ -204,12 +178,11 @@ def check(given: Given) -> int:
 
     plan = dp.load_plan(given.plan)
     found = dp.violations(plan)
-    if given.json:
-        listed = [{"rule": violation.rule, "message": violation.message} for violation in found]
-        print(json.dumps({"valid": not found, "violations": listed}))
-        return CheckError.exit_code if found else 0
-    if found:
+    if found and not given.json:
         raise CheckError([str(violation) for violation in found])
+    if given.json:
+        print(json.dumps({"valid": not found, "violations": [asdict(violation) for violation in found]}))
+        return CheckError.exit_code if found else 0
     kept = f"{given.plan}: {len(plan.ops)} ops and {len(plan.transfers)} transfers keep every rule"
     show_blocks([kept, f"as the file states, not proved again: {stated(plan)}"])
     return 0
@@ -218,13 +191,11 @@ def check(given: Given) -> int:
 def show(given: Given) -> int:
     """Print the table and write the files that are asked for."""
     from dlplacer.api.subjects import whole_plan_of
-    from dlplacer.files.text import write_text
     from dlplacer.report.trace import chrome_trace
 
     for name, needed in (("against", "html"), ("color_by", "gantt")):
         if name in given and needed not in given:
-            target = needed.replace("_", "-")
-            raise InputError(f"{name} {given[name]} is for --{target}; add it, or leave out the other")
+            raise InputError(f"{name} {given[name]} is for --{needed}; add it, or leave out the other")
     plan = whole_plan_of(given.plan)
     shown(given, plan)
     written(given, plan, csv=lambda: schedule(plan).to_csv(), trace=lambda: chrome_trace(plan))
@@ -232,39 +203,6 @@ def show(given: Given) -> int:
         beside = given.csv.with_name(f"{given.csv.stem}-transfers{given.csv.suffix}")
         write_text(beside, transfers(plan).to_csv())
         told_written(beside)
-    return 0
-
-
-def explain(given: Given) -> int:
-    """Print the causes of a plan's step time, then the changes that would shorten it."""
-    from dlplacer.api.subjects import whole_plan_of
-    from dlplacer.api.views import blocks_of
-    from dlplacer.planning.constrain import matching
-    from dlplacer.problem.simulate import replay_under_issue
-
-    plan, budget_s = whole_plan_of(given.plan), given.get("budget_s", 10.0)
-    plan.options.require_makespan("explain")
-    times = {entry.op: entry.end_s - entry.start_s for entry in plan.ops}
-    whys = [max(matching(plan.graph, pattern), key=times.__getitem__) for pattern in given.why or ()]
-    if given.dispatch_s:
-        # What would help is asked under it too.
-        plan = replay_under_issue(plan, given.dispatch_s)
-    explanation = dp.explain(plan)
-    if not given.json:
-        show_blocks([[("makespan", format_seconds(plan.makespan_s))], *blocks_of(explanation)])
-    elsewhere, helping = [], None
-    with interruptible(_PARTIAL) as stop, progress("solving again", budget_s) as told:
-        solving = {"plan": plan, "workers": given.workers, "stop": stop}
-        for op in whys:
-            elsewhere += [one.to_dict() for one in dp.elsewhere(op=op, budget_s=budget_s / len(whys), **solving)]
-        if not whys and budget_s:
-            helping = dp.what_would_help(budget_s=budget_s, on_progress=told, **solving)
-    found = {"elsewhere": elsewhere} if whys else {}
-    if given.json:
-        more = {} if helping is None else {"what_would_help": helping.to_dict()}
-        print(json.dumps({**explanation.to_dict(), **found, **more}))
-        return 0
-    show_blocks(tables(found) if helping is None else blocks_of(helping))
     return 0
 
 
@@ -277,11 +215,7 @@ def run(given: Given) -> int:
     from dlplacer.planning.one_device import one_device_note
 
     plan, devices, job = dp.load_plan(given.plan), given.devices, given.job
-    if is_onnx_plan(plan):
-        for name in ("gantt", "html", "replicas"):
-            if name in given:
-                raise InputError(f"{name} is for models in torch; leave it out, the plan is of an ONNX file")
-    else:
+    if not is_onnx_plan(plan):
         job, options = completed(job, plan, job_options(given))
         devices = _process_per_gpu(given, options.get("mode"))
         if over_ranks(plan, devices.split(","), given.replicas) and "RANK" not in os.environ:
@@ -289,6 +223,8 @@ def run(given: Given) -> int:
 
             count = parse_ranks(plan, devices.split(","), given.replicas or replicas_of(plan)).count
             return run_as_ranks(count, [*given.words, "--devices", devices])
+    elif unused := {"gantt", "html", "replicas"} & given.keys():
+        raise InputError(f"{min(unused)} is for models in torch; leave it out, the plan is of an ONNX file")
     is_first = os.environ.get("RANK", "0") == "0"
     if is_first:
         note(load_note(), one_device_note(plan))
@@ -305,36 +241,23 @@ def _process_per_gpu(given: Given, mode: str | None) -> str:
     """Devices with ranks for several GPUs, unless ranks are named or one process is asked for."""
     from dlplacer.runtime.distributed.group import rank_per_gpu
 
-    devices: str = given.devices
-    alone = given.one_process or given.replicas is not None or mode == "infer"
-    if alone or int(os.environ.get("WORLD_SIZE", "1")) > 1 or "rank" in devices:
-        return devices
-    ranked = rank_per_gpu(devices.split(","))
-    if ranked is None:
-        return devices
-    note(f"one process per GPU ({','.join(ranked)}); --one-process keeps one")
-    return ",".join(ranked)
+    alone = given.one_process or given.replicas is not None or mode == "infer" or "rank" in given.devices
+    ranked = None if alone or int(os.environ.get("WORLD_SIZE", "1")) > 1 else rank_per_gpu(given.devices.split(","))
+    note(None if ranked is None else f"one process per GPU ({','.join(ranked)}); --one-process keeps one")
+    return str(given.devices) if ranked is None else ",".join(ranked)
 
 
 def profile(given: Given) -> int:
     """Profile, write the graph, and print the serial time."""
-    parts = _parts(given, "profile_splits")
-    if given.split is not None:
-        more = {"graph": given.times, "parts": parts}
-        choice = called(given, "profile_splits", says=_PARTIAL, kept=attrgetter("graph"), **more)
+    if (more := _splitting(given, "profile_splits", "job")) is not None:
+        choice = called(given, "profile_splits", says=PARTIAL, kept="graph", **more)
         found = {"without_splits_s": choice.whole_s, "with_splits_s": choice.split_s}
         splits = [str(split) for split in choice.splits]
         return shown(given, choice, {"ops": len(choice.graph.ops), **found, "splits": splits})
     graph = called(given)
-    types = (graph.capture or {}).get("measured_on", ())
-    serial = {kind: sum(op.time_on(kind) or 0.0 for op in graph.ops) for kind in types}
-    return shown(given, graph, {"ops": len(graph.ops), "serial_s": serial})
-
-
-def listed(given: Given) -> int:
-    """Print a table of the names of one kind that dlplacer knows."""
-    table = called(given)
-    return shown(given, table, {given.what: table.records})
+    kinds = (graph.capture or {}).get("measured_on", ())
+    serial_s = {kind: sum(op.time_on(kind) or 0.0 for op in graph.ops) for kind in kinds}
+    return shown(given, graph, {"ops": len(graph.ops), "serial_s": serial_s})
 
 
 def pipeline(given: Given) -> int:
@@ -355,9 +278,8 @@ def pipeline(given: Given) -> int:
     if given.plan_file is not None:
         count = plan.micro_batches if plan.micro_batches > 1 else None
         cut = dp.capture(given.graph, **step, allow_other_loss=bool(given.allow_other_loss), micro_batches=count)
-        made = dp.plan_of_pipeline(plan, cut, given.topology, calibration=calibration)
-        made.save(given.plan_file)
-    told_written(given.plan_file)
+        dp.plan_of_pipeline(plan, cut, given.topology, calibration=calibration).save(given.plan_file)
+        told_written(given.plan_file)
     placed, extra, limit_s = None, [], given.get("time_limit_s", 10.0)
     try:
         with progress("op placement, to compare with", limit_s) as told:
@@ -366,30 +288,21 @@ def pipeline(given: Given) -> int:
         note(f"no op placement to compare with: {error}")
         result = None
     if result is not None:
-        makespan_s = result.plan.makespan_s
-        placed = {"status": result.plan.status, "makespan_s": makespan_s, "speedup": result.speedup}
-        ratio = makespan_s / plan.step_s if plan.step_s else 0.0
-        verdict = f"the pipeline is {ratio:.2f}x as fast" if ratio >= 1 else "faster than the pipeline"
-        extra = [f"op placement takes {format_seconds(makespan_s)} ({result.plan.status}); {verdict}"]
+        makespan_s, status = result.plan.makespan_s, result.plan.status
+        placed = {"status": status, "makespan_s": makespan_s, "speedup": result.speedup}
+        extra = [
+            f"op placement ({status}) takes {format_seconds(makespan_s)}, the pipeline {format_seconds(plan.step_s)}"
+        ]
     return shown(given, plan, {**plan.to_dict(), "op_placement": placed}, extra)
 
 
 def fit(given: Given) -> int:
     """Fit, write the plan, and print layers per device, other splits, and the texts to paste."""
     from dlplacer.api.fitting import exports
+    from dlplacer.report.export.targets import TARGETS
 
     found = called(given)
     if given.json:
-        return shown(given, found, {**found.to_dict(), "exports": exports(found)})
-    told = exports(found, given.to).items() if given.to else ()
-    return shown(
-        given, found, extra=[f"{name}:\n{text if isinstance(text, str) else text['cannot']}" for name, text in told]
-    )
-
-
-def export(given: Given) -> int:
-    """Print the text to paste; its cost goes to stderr."""
-    done = dp.export(given.plan, given.to)
-    print(done.text)
-    note(f"{done.note}: {100 * done.loss:.2f} % slower" if done.note else None)
-    return 0
+        return shown(given, found, {**found.to_dict(), "exports": exports(found, TARGETS)})
+    told = {name: text if isinstance(text, str) else text["cannot"] for name, text in exports(found, given.to).items()}
+    return shown(given, found, extra=[f"{name}:\n{text}" for name, text in told.items()])

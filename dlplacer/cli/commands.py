@@ -40,43 +40,34 @@ _EXAMPLES = """
 capture dlplacer.models:inception_v3 -o graph.json  # forward and backward, batch 32
 capture my_model:build --batch-size 8 --optimizer adam -o graph.json  # my_model.py returns a dlplacer.Job
 capture my_model:Net --input float32:8x3x224x224 -o graph.json  # a bare module: its inference
-capture model.onnx --dim batch=8 -o graph.json  # an ONNX file
 solve inception_v3-train dgx1-v100-2gpu -o plan.json  # a graph and a machine that ship; see dlplacer list
 solve my_model:build my_box.json --batch-size 8 --time-limit 5min -o plan.json  # a model and a box of yours
 solve model.onnx pcie-4gpu --dim batch=8  # an ONNX file
 solve graph.json pcie-4gpu --pin embedding=gpu0 --colocate 'decoder.*' -o plan.json  # hold ops in place
-solve graph.json pcie-4gpu --warm-start plan.json -o better.json  # go on from a plan
 check plan.json  # exit code 5 if it breaks a rule
 compare inception_v3-train dgx1-v100-2gpu --time-limit 20s  # every method
 compare graph.json pcie-4gpu --methods ilp,heft,min-cut --html methods.html  # some of them, with a page
-show plan.json  # a table of devices
 show plan.json --gantt gantt.png --memory memory.png  # pictures; also .svg and .pdf
 show plan.json --html plan.html --trace trace.json  # a page, and a trace for ui.perfetto.dev
 show plan.json --csv ops.csv  # ops.csv and ops-transfers.csv
 explain plan.json  # critical path, bounds, idle devices; then ten seconds of solving with one change
-explain plan.json --budget 1min  # the same, with a minute of solving
 explain plan.json --budget 0  # the figures alone, at once
 explain plan.json --why fc --budget 20s  # the step with an op elsewhere
 run plan.json --devices cpu:0,cpu:1 --gantt run.png  # a plan of one of dlplacer's own models, on two cores
 run plan.json my_model:build --devices cuda:0,cuda:1  # of a model of yours, a process for each of two GPUs
-run plan.json --devices rank0/cpu:0,rank1/cpu:1 --timeout 5min  # in two processes
 profile dlplacer.models:inception_v3 --device cpu:0,cpu:1 --batch-size 8 -o graph.json  # two busy cores
 profile my_model:build --device cuda:0 --calibration v100.json  # keep the times for other models
 selftest --devices cpu:0,cpu:1 --no-steps  # numbers, races and links: less than a minute
-selftest --devices cuda:0,cuda:1 -o report.json  # everything, on two GPUs, with a report for an issue
 topology new "2x RTX3090, RTX3060, 64 GB DDR5-5600" --link pcie4 -o box.json  # a machine in words
 topology detect --measure -o box.json  # this machine, with timed links
 topology show dgx1-v100-8gpu --picture dgx1.png  # a table and a picture
 topology import topo.txt --type V100 -o box.json  # the output of nvidia-smi topo -m
 graph import bert24_inference.json -o graph.json  # a workload of msr-fiddle/dnn-partitioning
-groups inception_v3-train pcie-4gpu --direction backward  # buckets of gradients
 groups inception_v3-train pcie-4gpu --direction backward --cap '25 MiB'  # none larger than 25 MiB
 epochs my_training:train --batches 1,2,4,8 --at-most 0.1 -o epochs.json  # until the loss is at most 0.1
-epochs my_training:train --batches 1,4 --at-least 0.9 --codecs none,ternary  # a codec too
 hybrid inception_v3-train dgx1-v100-8gpu --devices 64 --epochs epochs.json --network 12.5GB/s  # boxes of eight
 hybrid inception_v3-train dgx1-v100-2gpu --devices 256 --scaling-efficiency 1 --speedup 2=1.32  # as the paper
 pipeline dlplacer.models:gnmt dgx1-v100-4gpu  # the best stages, micro-batches and schedule
-pipeline inception_v3-train dgx1-v100-2gpu --stages 2 --micro-batches 8 --schedule 1f1b  # one of them
 pipeline my_model:build pcie-4gpu -o plan.json  # a plan for dlplacer run
 fit config.json "2x RTX3090, RTX3060" --weights 4.89 --context 8192 --to llama.cpp  # flags for llama.cpp
 fit model.gguf "RTX4090, 64 GB DDR5-5600" --fine experts --to llama.cpp  # experts may stay in RAM
@@ -87,7 +78,6 @@ advise gpus --overhead 0.10 --speedup 3  # GPUs for a speedup of 3 at 10 % overh
 advise servers --load '249 MB' --workers 8 --rate '10 Gbit/s' --compute '0.5 s'  # servers that hide behind it
 advise minibatch inception_v3-train dgx1-v100-2gpu  # what fits, and what to recompute
 list graphs  # the graphs that solve and compare take by name
-list devices  # what --devices may name on this machine, and the types with known rates
 """
 """A command line of ``dlplacer`` for each line of help texts, and what it does."""
 
@@ -107,11 +97,6 @@ _RUN = (
     "one_process flag - feed several GPUs from one process, and not each from one of its own",
     "json",
 )
-_WHY = (
-    "why any* OP|MODULE say what the step would take with this op, or the longest of this module, on other devices, "
-    "not what would help"
-)
-_EXPLAINED = ("plan", "dispatch_s", "budget_s", _WHY, "workers", "json")
 _PIPELINE = (
     "time_limit_s seconds>=0 - time for op placement, to compare with (10 s; 0: none)",
     "plan_file written -o,--output:PLAN plan file to write, for dlplacer run",
@@ -120,6 +105,7 @@ _PIPELINE = (
     *("json", "allow_other_loss"),
 )
 _EPOCHS = "output written -o,--output:EPOCHS epochs file to write"
+_BUDGETS = ("html written F one page with every budget", "json")
 _COMPARED = "html written F one page with the schedules of all methods"
 _REPORT = "output written -o,--output:F write a report (JSON) that can be attached to an issue"
 _TARGETS = "to text* TARGET runtime that shall follow the plan; see dlplacer list targets"
@@ -157,7 +143,7 @@ COMMANDS = (
     _command("check", "", ("plan", "json"), actions.check),
     _command("compare", "compare", (_COMPARED, "json"), doing="comparing", says=_BEST),
     _command("show", "", ("plan", *_SHOWN), actions.show, subject="plan"),
-    _command("explain", "", _EXPLAINED, actions.explain),
+    _command("explain", "explain", ("json",), doing="solving again", says=actions.PARTIAL),
     _command("run", "run", _RUN, actions.run, subject="run"),
     _command("profile", "profile", _PROFILED, actions.profile, doing="profiling"),
     _command("selftest", "selftest", ("json", _REPORT), doing="trying the runtime"),
@@ -165,17 +151,10 @@ COMMANDS = (
     _command("graph", below=(_command("graph import", "import_graph", (_GRAPH, "json")),)),
     _command("groups", "groups", ("json",)),
     _command("epochs", "epochs", (_EPOCHS, "json"), doing="trainings"),
-    _command(
-        "hybrid",
-        "hybrid",
-        ("html written F one page with every budget", "json"),
-        doing="hybrids",
-        says=_LAST,
-        subject="hybrid plan",
-    ),
+    _command("hybrid", "hybrid", _BUDGETS, doing="hybrids", says=_LAST, subject="hybrid plan"),
     _command("pipeline", "pipeline", _PIPELINE, actions.pipeline, doing="pipelines tried", subject="pipeline plan"),
     _command("fit", "fit", (_TARGETS, _PLAN, "json"), actions.fit, subject="fit"),
-    _command("export", "export", (), actions.export),
+    _command("export", "export"),
     _command("advise", below=_ADVISE),
-    _command("list", "catalogue", ("json",), actions.listed),
+    _command("list", "catalogue", ("json",)),
 )

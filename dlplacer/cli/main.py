@@ -44,16 +44,12 @@ def build_parser(words: Sequence[str] | None = None) -> Parser:
 def _plain_warnings() -> Iterator[None]:
     """Print the warnings of dlplacer as lines on stderr; others are left as they are."""
 
-    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
-        if issubclass(category, DlplacerWarning):
-            say(str(message))
-        else:
-            shown(message, category, *where)
-
     with warnings.catch_warnings():
-        shown = warnings.showwarning
+        shown: Any = warnings.showwarning
         warnings.simplefilter("always", DlplacerWarning)
-        warnings.showwarning = show  # type: ignore[assignment]
+        warnings.showwarning = lambda message, kind, *where: (
+            say(str(message)) if issubclass(kind, DlplacerWarning) else shown(message, kind, *where)
+        )
         yield
 
 
@@ -85,9 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             say("interrupted")
             return INTERRUPTED
-        except MemoryError:
-            say("out of memory; give a smaller problem, or run where there is more")
-            return InternalError.exit_code
         except Exception as error:
             # Of stdout: errors of files get another form when the file is written.
             if isinstance(error, OSError) and error.filename is None:

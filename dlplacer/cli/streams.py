@@ -1,8 +1,4 @@
-"""Standard streams of a command: notes on stderr, and on a terminal a line of progress.
-
-It says how long the work has taken, and how long it is expected to take. Commands that end within two seconds say
-nothing.
-"""
+"""Standard streams of a command: notes on stderr, and on a terminal a line of progress, after two seconds."""
 
 import contextlib
 import io
@@ -21,12 +17,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 FIRST_AFTER_S = 2.0
-_LEAST_SHARE = 0.02
-"""Less than this done says nothing of how long the rest takes."""
 _quiet = False
 
 Show = Callable[..., None]
-"""Takes the progress that a function reports: a text and a share, two counts, or the progress of a solve."""
+"""Takes the progress that a function reports: a text, two counts, or the progress of a solve."""
 
 
 def be_quiet(quiet: bool) -> None:
@@ -37,16 +31,14 @@ def be_quiet(quiet: bool) -> None:
 
 def note(*texts: str | None) -> None:
     """Tell the user something on stderr, unless it shall be quiet; None is nothing to tell."""
-    for text in () if _quiet else texts:
-        if text is not None:
-            say(text)
+    for text in filter(None, () if _quiet else texts):
+        say(text)
 
 
 def told_written(*paths: object) -> None:
     """Report on stderr the files that were written; None for those that were not asked for."""
-    for path in () if _quiet else paths:
-        if path is not None:
-            print(f"wrote {path}", file=sys.stderr)
+    for path in filter(None, () if _quiet else paths):
+        print(f"wrote {path}", file=sys.stderr)
 
 
 class _Line:
@@ -54,21 +46,16 @@ class _Line:
 
     def __init__(self, what: str, limit_s: float | None) -> None:
         self.what, self.limit_s = what, limit_s
-        self.began = time.monotonic()
-        self.text = ""
-        self.share: float | None = None
+        self.began, self.text = time.monotonic(), ""
 
     def show(self, *told: Any) -> None:
         """Change it."""
-        self.text, self.share = _text_of(told)
+        self.text = _text_of(told)
 
     def __str__(self) -> str:
         elapsed_s = time.monotonic() - self.began
-        expected_s = elapsed_s / self.share if self.share and self.share >= _LEAST_SHARE else self.limit_s
-        times = format_duration(elapsed_s)
-        if expected_s is not None:
-            times += f" of about {format_duration(max(expected_s, elapsed_s))}"
-        return ": ".join(part for part in (self.what, self.text) if part) + f" ({times})"
+        limit = "" if self.limit_s is None else f" of about {format_duration(max(self.limit_s, elapsed_s))}"
+        return ": ".join(filter(None, (self.what, self.text))) + f" ({format_duration(elapsed_s)}{limit})"
 
     def __rich__(self) -> "Text":
         from rich.text import Text
@@ -76,24 +63,21 @@ class _Line:
         return Text("" if time.monotonic() - self.began < FIRST_AFTER_S else str(self))
 
 
-def _text_of(told: tuple[Any, ...]) -> tuple[str, float | None]:
-    """Text and share of a function's report."""
+def _text_of(told: tuple[Any, ...]) -> str:
+    """The text of a function's report."""
     match told:
         case (int(done), int(total)):
-            return f"{done} of {total}", done / total if total else None
-        case (str(text), int(done), int(total)):
-            return text, done / total if total else None
+            return f"{done} of {total}"
         case (int(workers), int(seed), int(epoch), float(metric)):
-            reached = "" if metric != metric else f", metric {metric:.4g}"
-            return f"{workers} workers, seed {seed}: epoch {epoch}{reached}", None
-        case (str(text), *share):
-            return text, share[0] if share else None
+            return f"{workers} workers, seed {seed}: epoch {epoch}, metric {metric:.4g}"
+        case (str(text), *_):
+            return text
     (found,) = told
     if hasattr(found, "splits"):
-        return f"{len(found.splits)} ops split: {format_seconds(found.split_s)}", None
+        return f"{len(found.splits)} ops split: {format_seconds(found.split_s)}"
     best = "none yet" if found.makespan_s is None else format_seconds(found.makespan_s)
     gap = "" if found.gap is None else f"  gap {100 * found.gap:.2f} %"
-    return f"best {best}  bound {format_seconds(found.lower_bound_s)}{gap}", None
+    return f"best {best}  bound {format_seconds(found.lower_bound_s)}{gap}"
 
 
 @contextlib.contextmanager
@@ -106,7 +90,7 @@ def interruptible(announcement: str) -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def progress(what: str, limit_s: float | None = None) -> Iterator[Show]:
-    """A function that shows the command's progress; `limit_s` is its expected time until shares are reported."""
+    """A function that shows the command's progress; `limit_s` is its expected time."""
     line = _Line(what, limit_s)
     if _quiet or not sys.stderr.isatty():
         yield line.show

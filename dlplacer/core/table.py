@@ -49,6 +49,8 @@ def _told(value: Any) -> str:
         if len(value) > _ENTRIES and all(isinstance(entry, int) for entry in value):
             return f"{entries[0]}-{entries[-1]}" if value[-1] - value[0] < len(value) else ", ".join(entries)
         return ", ".join(entries[:_ENTRIES]) + (f" and {len(entries) - _ENTRIES} more" if entries[_ENTRIES:] else "")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -73,10 +73,7 @@ def plan_of(
 
     If ops wait for their processes, the times are not whole ticks, and bound and gap refer to the plan in seconds.
 
-    Raises
-    ------
-    InternalError
-        If a bound in seconds is above the makespan, or the ops take other times than their schedule.
+    Raises InternalError if a bound in seconds is above the makespan, or the ops take other times than their schedule.
     """
     dispatch, objective = dispatch_of(problem.topology), OBJECTIVES[problem.options.objective]
     bound_s = float(outcome.lower_bound * problem.tick_s)

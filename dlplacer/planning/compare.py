@@ -34,12 +34,9 @@ _SAME = 1e-9
 class MethodResult:
     """The result of one method.
 
-    Attributes
-    ----------
-    status
-        ``optimal``: by the best lower bound of all methods no plan is better; ``feasible``; ``infeasible``: the graph
-        fits on no single device (method ``single``); ``no plan``: none was found, for want of time or of memory;
-        ``not installed``: it needs an optional package.
+    `status`: ``optimal``: by the best lower bound of all methods no plan is better; ``feasible``; ``infeasible``: the
+    graph fits on no single device (method ``single``); ``no plan``: none was found, for want of time or of memory;
+    ``not installed``: it needs an optional package.
     """
 
     method: str
@@ -53,14 +50,9 @@ class MethodResult:
 class Comparison(Shown):
     """The results of several methods on one problem.
 
-    Attributes
-    ----------
-    rows
-        The best makespan first, methods without a plan last.
-    lower_bound_s
-        A time that no plan can beat: the best bound that any method proved.
-    single_device_s
-        Makespan of the whole graph on the best single device; None where it fits on none.
+    `rows`: The best makespan first, methods without a plan last. `lower_bound_s`: A time that no plan can beat: the
+    best bound that any method proved. `single_device_s`: Makespan of the whole graph on the best single device; None
+    where it fits on none.
     """
 
     rows: tuple[MethodResult, ...]
@@ -124,15 +116,9 @@ def compare(
 ) -> Comparison:
     """The plans and times of every method for a graph on a machine.
 
-    Parameters
-    ----------
-    options, seed, workers, stop, pins, colocate, issue
-        As for `dlplacer.planning.place.place`.
+    `options`, `seed`, `workers`, `stop`, `pins`, `colocate`, `issue`: As for `dlplacer.planning.place.place`.
 
-    Raises
-    ------
-    InfeasibleError
-        If no plan can exist; names the constraint to blame.
+    Raises InfeasibleError if no plan can exist; names the constraint to blame.
     """
     chosen = tuple(METHODS if methods is None else dict.fromkeys(methods))
     if unknown := [method for method in chosen or ("",) if method not in METHODS]:

@@ -3,12 +3,19 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import unknown
+from dlplacer.core.expect import refuse, tuple_of, unknown
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
+
+Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
+"""Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
+
+Together: TypeAlias = Iterable[str | Iterable[str]]
+"""Sets of ops that run on one device, each a pattern or several."""
 
 _GLOB = "*?["
 
@@ -25,17 +32,11 @@ def constrained(
     among them), else all ops whose id or module a glob matches; the name of an op that a rewrite replaced means the ops
     made from it.
 
-    Parameters
-    ----------
-    topology
-        The machine with the devices that pins name; None allows no pins.
-    colocate
-        Each a pattern or several, separated by commas or as a list: what they match runs on one device.
+    `topology`: The machine with the devices that pins name; None allows no pins. `colocate`: Each a pattern or several,
+    separated by commas or as a list: what they match runs on one device.
 
-    Raises
-    ------
-    InputError
-        If a pattern matches nothing (the nearest names are told), a device is unknown, or pins contradict each other.
+    Raises InputError if a pattern matches nothing (the nearest names are told), a device is unknown, or pins contradict
+    each other.
     """
     pairs = pins.items() if isinstance(pins, Mapping) else pins
     added = graph.constraints
@@ -57,10 +58,7 @@ def constrained(
 def matching(graph: OpGraph, pattern: str) -> tuple[str, ...]:
     """The ops that a pattern matches, in file order; see `constrained`.
 
-    Raises
-    ------
-    InputError
-        If there are none; the message names the nearest ops and modules.
+    Raises InputError if there are none; the message names the nearest ops and modules.
     """
     if pattern in graph.index:
         return (pattern,)
@@ -85,6 +83,27 @@ def parsed_pin(text: str, topology: Topology) -> tuple[str, str]:
     if not all(best):
         raise InputError(f"pin {text!r} is not understood; write OP=DEVICE or MODULE=DEVICE, as in conv1=gpu0")
     return best
+
+
+def pins_of(pins: Pins, machine: Topology) -> tuple[tuple[str, str], ...]:
+    """(pattern, device) of pins."""
+    listed = tuple(pins.items()) if isinstance(pins, Mapping) else pins
+    found = []
+    for pair in tuple_of("", "pins", listed, (str, tuple), "texts as 'op=device', or (pattern, device) pairs"):
+        pair = parsed_pin(pair, machine) if isinstance(pair, str) else pair
+        if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+            raise refuse("", "pins", pair, "a dict from op, module or glob to device: {'Mixed_5b.*': 'gpu1'}")
+        found.append(pair)
+    return tuple(found)
+
+
+def together_of(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
+    """Patterns, and sets of patterns."""
+    entries = tuple_of("", "colocate", colocate, object, "patterns, or lists of patterns")
+    return tuple(
+        entry if isinstance(entry, str) else tuple_of("colocate", "a set", entry, str, "patterns of ops or modules")
+        for entry in entries
+    )
 
 
 def _together(graph: OpGraph, patterns: str | Iterable[str]) -> tuple[str, ...]:

@@ -67,34 +67,19 @@ def place(
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
-    Parameters
-    ----------
-    time_limit_s
-        Seconds for the whole call, building the model included. Below 5 s a first plan may be up to a second late.
-    work_s
-        In place of a time limit, work of one worker: about as many seconds. Plan and bound are the same everywhere.
-    stop
-        Set it to end early with the best plan, as the first Ctrl-C does unless the caller handles SIGINT.
-    pins, colocate
-        Op, module or glob → device, and sets of ops that stay together: see `dlplacer.planning.constrain.constrained`.
-        Speedups refer to the best single device without them.
-    warm_start
-        A plan to begin with, for method ``ilp``: of the same problem, or of another graph, machine or granularity with
-        ops in common. The result is never worse than what `dlplacer.planning.warm_start` makes of it;
-        ``provenance["warm_start"]`` tells what that was.
+    `time_limit_s`: Seconds for the whole call, building the model included. Below 5 s a first plan may be up to a
+    second late. `work_s`: In place of a time limit, work of one worker: about as many seconds. Plan and bound are the
+    same everywhere. `stop`: Set it to end early with the best plan, as the first Ctrl-C does unless the caller handles
+    SIGINT. `pins`, `colocate`: Op, module or glob → device, and sets of ops that stay together: see
+    `dlplacer.planning.constrain.constrained`. Speedups refer to the best single device without them. `warm_start`: A
+    plan to begin with, for method ``ilp``: of the same problem, or of another graph, machine or granularity with ops in
+    common. The result is never worse than what `dlplacer.planning.warm_start` makes of it; ``provenance["warm_start"]``
+    tells what that was.
 
-    Raises
-    ------
-    InputError
-        If an op has no time on an allowed device, an argument is out of range, or the graph is too large to be planned.
-    InfeasibleError
-        If no plan can exist; names the constraint to blame.
-    NoPlanError
-        If none was found in time.
-    CheckError
-        If the warm start breaks a rule of its own problem.
-    KeyboardInterrupt
-        At a Ctrl-C before the first plan, or at a second one.
+    Raises InputError if an op has no time on an allowed device, an argument is out of range, or the graph is too large
+    to be planned; InfeasibleError if no plan can exist; names the constraint to blame; NoPlanError if none was found in
+    time; CheckError if the warm start breaks a rule of its own problem; KeyboardInterrupt at a Ctrl-C before the first
+    plan, or at a second one.
     """
     if work_s is not None:
         if workers not in (None, 1):
@@ -153,10 +138,7 @@ def solved(
 ) -> Result:
     """The best plan of a problem that a method finds in time; raises as `place` does.
 
-    Parameters
-    ----------
-    budget
-        Its deadline is the moment from which the time limit counts.
+    `budget`: Its deadline is the moment from which the time limit counts.
     """
     began = budget.deadline
     prepare_s, tick_s = now() - began, problem.tick_s

@@ -48,10 +48,7 @@ _SAME = 1e-9
 def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None = None) -> tuple[Plan | None, Outcome]:
     """The best plan of a method, None if it finds none, and its outcome.
 
-    Raises
-    ------
-    InternalError
-        If the bound is above the schedule.
+    Raises InternalError if the bound is above the schedule.
     """
     objective = problem.options.objective
     solve = SOLVERS[objective][method] if begin is None else partial(solve_from, begin)

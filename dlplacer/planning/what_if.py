@@ -42,10 +42,7 @@ _BASE_SHARE = 0.2
 class Change:
     """One thing that is different.
 
-    Attributes
-    ----------
-    made
-        The graph and the machine with the change; made on demand, because there are many changes.
+    `made`: The graph and the machine with the change; made on demand, because there are many changes.
     """
 
     kind: str
@@ -136,10 +133,7 @@ _SHOWN = 16
 class Answer:
     """The effect of a change on the step time.
 
-    Attributes
-    ----------
-    status
-        ``solved``: solved again, beginning with the plan; or ``not tried``: see the note.
+    `status`: ``solved``: solved again, beginning with the plan; or ``not tried``: see the note.
     """
 
     kind: str
@@ -167,10 +161,7 @@ class Answer:
 class WhatWouldHelp(Shown):
     """The answers, the largest gain first, those without a step last.
 
-    Attributes
-    ----------
-    base
-        The plan that gains refer to: the one given, or a better one that solving again found.
+    `base`: The plan that gains refer to: the one given, or a better one that solving again found.
     """
 
     base: Plan = field(repr=False)
@@ -226,12 +217,8 @@ def what_would_help(
 ) -> WhatWouldHelp:
     """The step time with one thing changed, each of `changes` solved in an equal part of the time left.
 
-    Parameters
-    ----------
-    budget_s
-        Seconds for everything. It is exceeded by at most one step of a solve that cannot be interrupted.
-    stop
-        Once it is set, changes that have not been solved are not tried.
+    `budget_s`: Seconds for everything. It is exceeded by at most one step of a solve that cannot be interrupted.
+    `stop`: Once it is set, changes that have not been solved are not tried.
     """
     if not 0 < budget_s < inf:
         raise InputError(f"the budget is {budget_s:g} s; it must be positive and finite")
@@ -282,12 +269,8 @@ def what_would_help(
 class Elsewhere:
     """The step with an op on another device.
 
-    Attributes
-    ----------
-    makespan_s, lower_bound_s
-        The shortest step found with it there, all else free; and what no such step can beat.
-    kept
-        An op that is held where it is, since the devices are interchangeable: else all might change places.
+    `makespan_s`, `lower_bound_s`: The shortest step found with it there, all else free; and what no such step can beat.
+    `kept`: An op that is held where it is, since the devices are interchangeable: else all might change places.
     """
 
     op: str
@@ -296,10 +279,6 @@ class Elsewhere:
     lower_bound_s: float | None = None
     kept: str = ""
     note: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """An entry of ``elsewhere`` of ``dlplacer explain --json``."""
-        return asdict(self)
 
 
 def elsewhere(

@@ -9,9 +9,9 @@ from typing import Any
 from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.units import format_seconds
+from dlplacer.planning.what_if import Elsewhere, WhatWouldHelp
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import build_problem
-from dlplacer.problem.simulate import replay_under_issue
 from dlplacer.report.critical_path import PathPart, critical_path
 from dlplacer.solvers.bounds import critical_path as longest_path
 from dlplacer.solvers.bounds import whole_area
@@ -44,7 +44,8 @@ class Explanation(Shown):
     """The figures behind a plan; docs/reference/printed.md explains each field.
 
     `limits_s`: a key of `REASONS` → the bound that it gives, worked out anew; `limited_by` is the key of the largest.
-    The plan states `stated_bound_s`: its solver may have proved it, a file may say anything.
+    The plan states `stated_bound_s`: its solver may have proved it, a file may say anything. `elsewhere` and
+    `what_would_help`: what solving again found, if it was asked.
     """
 
     limits_s: Mapping[str, float]
@@ -57,11 +58,8 @@ class Explanation(Shown):
     path_kinds_s: Mapping[str, float]
     devices: tuple[DeviceShare, ...]
     transfers: tuple[Transfer, ...]
-
-    @property
-    def path(self) -> tuple[ScheduledOp | Transfer, ...]:
-        """Ops and transfers of the critical path."""
-        return tuple(part.step for part in self.parts)
+    elsewhere: tuple[Elsewhere, ...] = ()
+    what_would_help: WhatWouldHelp | None = None
 
     def __repr__(self) -> str:
         return (
@@ -80,15 +78,16 @@ class Explanation(Shown):
             {"tensor": sent.tensor, "target": sent.target, "bytes": sent.bytes, "time_s": sent.end_s - sent.start_s}
             for sent in self.transfers
         ]
-        figures = asdict(self)
+        figures = {**vars(self), "devices": [asdict(share) for share in self.devices], "transfers": transfers}
+        moved, helping = figures.pop("elsewhere"), figures.pop("what_would_help")
         del figures["parts"]
-        return {**figures, "path": steps, "transfers": transfers}
+        figures |= {"path": steps} | ({"elsewhere": [asdict(one) for one in moved]} if moved else {})
+        return figures | ({} if helping is None else {"what_would_help": helping.to_dict()})
 
 
-def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
-    """The explanation of a plan; with `dispatch_s`, of its replay with one process that issues each op in that time."""
+def explain(plan: Plan) -> Explanation:
+    """The explanation of a plan, without what solving again would find."""
     plan.options.require_makespan("explain")
-    plan = replay_under_issue(plan, dispatch_s) if dispatch_s else plan
     problem = build_problem(plan.graph, plan.topology, plan.options, plan.makespan_s)
     dispatch = dispatch_of(plan.topology)
     instance, tick_s = build_instance(problem), float(problem.tick_s)

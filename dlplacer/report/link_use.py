@@ -8,9 +8,8 @@ from dlplacer.problem.routes import link_spans
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """A link direction `hop` carries segment number `part` of a transfer from `start_s` to `end_s`."""
+    """A link direction carries segment number `part` of a transfer from `start_s` to `end_s`."""
 
-    hop: tuple[str, str]
     transfer: Transfer
     part: int
     start_s: float
@@ -22,10 +21,8 @@ def link_uses(plan: Plan) -> dict[tuple[str, str], list[LinkUse]]:
 
     Cut-through holds all links of a segment together; store-and-forward passes from one to the next (eq. 11).
     """
-    uses: dict[tuple[str, str], list[LinkUse]] = {}
-    for link in plan.topology.links:
-        uses[link.source, link.target] = []
-        uses[link.target, link.source] = []
+    ends = ((link.source, link.target) for link in plan.topology.links)
+    uses: dict[tuple[str, str], list[LinkUse]] = {hop: [] for pair in ends for hop in (pair, pair[::-1])}
     for transfer in plan.transfers:
         for part, segment in enumerate(transfer.segments):
             links = [plan.topology.link_between[hop] for hop in segment.route]
@@ -34,5 +31,5 @@ def link_uses(plan: Plan) -> dict[tuple[str, str], list[LinkUse]]:
             for hop, (begin_s, until_s) in zip(segment.route, spans, strict=True):
                 here_s = min(segment.start_s + begin_s, segment.end_s)
                 there_s = segment.end_s if until_s == spans[-1][1] else min(segment.start_s + until_s, segment.end_s)
-                uses[hop].append(LinkUse(hop, transfer, part, here_s, there_s))
+                uses[hop].append(LinkUse(transfer, part, here_s, there_s))
     return {hop: sorted(found, key=lambda use: use.start_s) for hop, found in uses.items() if found}

@@ -10,14 +10,11 @@ _STORAGE = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gr
 """Kinds that are places where a tensor is kept; they may have a small measured time too."""
 _SHORT = {
     "convolution": "conv",
-    "convolution_backward": "conv bwd",
     "max_pool2d_with_indices": "maxpool",
-    "max_pool2d_with_indices_backward": "maxpool bwd",
     "native_batch_norm_legit_functional": "bn",
-    "native_batch_norm_backward": "bn bwd",
-    "threshold_backward": "relu bwd",
+    "native_batch_norm": "bn",
+    "threshold": "relu",
     "native_layer_norm": "ln",
-    "native_layer_norm_backward": "ln bwd",
 }
 
 Path = tuple[str, ...]
@@ -76,4 +73,5 @@ def _moments(plan: Plan, blocks: Mapping[str, Path]) -> Mapping[Path, float]:
 def short_kind(kind: str) -> str:
     """``aten.convolution`` → ``conv``: the kind without its namespace, in a few letters where that is usual."""
     name = kind.rsplit(".", 1)[-1].strip("_")
-    return _SHORT.get(name, name.replace("_backward", " bwd"))
+    forward = name.removesuffix("_backward")
+    return _SHORT.get(forward, forward) + (" bwd" if forward != name else "")

@@ -17,9 +17,6 @@ TraceEvent = dict[str, Any]
 Thread = tuple[str, str]
 """Node of the topology and name of one of its threads."""
 
-TraceRows = list[tuple[Thread, LinkUse]]
-"""Every use of a link and its thread."""
-
 
 def chrome_trace(plan: Plan) -> dict[str, Any]:
     """The plan in the Trace Event Format, ready for JSON: times and durations in microseconds.
@@ -53,7 +50,7 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _rows(plan: Plan) -> TraceRows:
+def _rows(plan: Plan) -> list[tuple[Thread, LinkUse]]:
     """Slices of one thread must not overlap: each use goes to the first thread of its direction that is free."""
     placed = []
     for (source, target), uses in link_uses(plan).items():
@@ -65,7 +62,7 @@ def _rows(plan: Plan) -> TraceRows:
     return placed
 
 
-def _threads(plan: Plan, rows: TraceRows) -> Mapping[Thread, tuple[int, int]]:
+def _threads(plan: Plan, rows: list[tuple[Thread, LinkUse]]) -> Mapping[Thread, tuple[int, int]]:
     """Thread → (pid, tid). No id is 0, which Perfetto keeps for the idle process, and no tid is used twice."""
     names = [(device.id, _COMPUTE) for device in plan.topology.devices] + [thread for thread, _ in rows]
     order = {node.id: position for position, node in enumerate(plan.topology.nodes, start=1)}
@@ -82,7 +79,9 @@ def _names(threads: Mapping[Thread, tuple[int, int]]) -> Iterator[TraceEvent]:
         yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
 
 
-def _slices(plan: Plan, rows: TraceRows, threads: Mapping[Thread, tuple[int, int]]) -> Iterator[TraceEvent]:
+def _slices(
+    plan: Plan, rows: list[tuple[Thread, LinkUse]], threads: Mapping[Thread, tuple[int, int]]
+) -> Iterator[TraceEvent]:
     critical = {part.step for part in critical_path(plan)}
     for entry in plan.ops:
         if _takes_time(entry):

@@ -5,8 +5,7 @@
 
 Nothing else should run on these cores meanwhile: the load average is printed beside every row. ``planned`` is what the
 plan promised under the costs that it was made with; ``predicted`` is its replay under costs of the same run. Plans are
-made as after ``dlplacer profile`` and ``dlplacer topology detect --measure``. `measured_table.py` makes ranges of the
-rows of a file.
+made as after ``dlplacer profile`` and ``dlplacer topology detect --measure``.
 """
 
 import argparse

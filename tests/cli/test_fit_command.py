@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import dlplacer as dp
 from dlplacer.cli.main import main
 from dlplacer.report.export.targets import TARGETS
 
@@ -49,12 +48,6 @@ def test_json_has_layers_alternatives_and_all_exports(config: str, capsys: pytes
     assert told["status"] == "optimal"
     assert told["time_per_token_s"] == pytest.approx(1 / told["tokens_per_s"])
     assert {"name", "fits", "value_s", "max_context"} <= told["alternatives"][0].keys()
-
-
-def test_a_described_machine_is_a_topology_file(tmp_path: Path) -> None:
-    path = tmp_path / "box.json"
-    assert main(["topology", "new", "2x RTX3090, 64 GB DDR5-5600", "--link", "pcie3", "-o", str(path)]) == 0
-    assert dp.load_topology(path).device_types == ("RTX3090", "2xDDR5-5600")
 
 
 @pytest.mark.parametrize(

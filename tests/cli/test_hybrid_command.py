@@ -37,7 +37,7 @@ def planned(files: list[str], capsys: pytest.CaptureFixture[str], *options: str)
 
 
 def test_speedups_come_from_the_solver_on_the_machine(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    found = planned(files, capsys, "--devices", "4", "--split", "placement", "--codecs", "none", "--time-limit", "120")
+    found = planned(files, capsys, "--devices", "4", "--codecs", "none", "--time-limit", "120")
     hybrid = found["budgets"][1]["hybrid"]
     assert hybrid["model_parallel_method"] == "placement"
     # two halves of 10 ms side by side; 1 kB travels in 1 us over a switch in two hops of eq. 11
@@ -59,7 +59,7 @@ def test_a_model_that_fits_on_no_device_has_no_speedup(
     tight = [str(tmp_path / "tight_graph.json"), str(tmp_path / "tight.json")]
     Path(tight[0]).write_text(json.dumps(graph))
     Path(tight[1]).write_text(json.dumps(topology))
-    found = planned([*tight, "--paper"], capsys, "--devices", "2", "--split", "placement")
+    found = planned([*tight, "--paper"], capsys, "--devices", "2")
     assert found["budgets"][0]["best"] is None
     assert found["budgets"][1]["best"]["speedup"] is None
     pages = ["--html", str(tmp_path / "page.html"), "--picture", str(tmp_path / "chart.svg")]

@@ -26,14 +26,6 @@ def test_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(capsys, "advise", "gpus", "--overhead", "0", "--gpus", "8")["speedup_ceiling"] is None
 
 
-def test_servers_and_loaders(capsys: pytest.CaptureFixture[str]) -> None:
-    servers = ("advise", "servers", "--load", "0.25 GB", "--rate", "1 GB/s", "--compute", "2 s")
-    assert answer(capsys, *servers, "--workers", "8") == {"servers": 2, "transfer_s": 2.0, "compute_s": 2.0}
-    assert answer(capsys, *servers)["loaders"] == 1
-    assert main([*servers, "--workers", "8"]) == 0
-    assert "servers" in capsys.readouterr().out
-
-
 def test_minibatch_tries_batches_and_reads_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     epochs = tmp_path / "epochs.json"
     table = {"format": "dlplacer.epochs/1", "by": "batch", "mini_batch": 4, "epochs": {"4": 10, "16": 40}}

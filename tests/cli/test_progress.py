@@ -8,10 +8,8 @@ from dlplacer.cli.streams import _Line, progress
 def test_the_line_says_what_is_done_and_how_long_it_takes() -> None:
     line = _Line("solving", 60.0)
     assert str(line) == "solving (0 s of about 1 min 00 s)"
-    line.show("halfway", 0.5)
-    assert str(line) == "solving: halfway (0 s of about 0 s)"
     line.show(3, 12)
-    assert (line.text, line.share) == ("3 of 12", 0.25)
+    assert str(line) == "solving: 3 of 12 (0 s of about 1 min 00 s)"
 
 
 def test_a_file_gets_no_progress(capsys: pytest.CaptureFixture[str]) -> None:

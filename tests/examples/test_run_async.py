@@ -4,9 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from functools import partial
 from pathlib import Path
@@ -17,8 +14,6 @@ import pytest
 import torch
 from data_parallel.elastic_updates import Elastic, ElasticState, hogwild_replay, replay_events
 from torch import nn
-
-from dlplacer.core.errors import InputError
 
 pytest.importorskip("asynchronous", reason="the examples are in the checkout only")
 from asynchronous import AsyncResult, AsyncWorker, WorkerError, run_async
@@ -77,13 +72,6 @@ def running(train: Any, **options: Any) -> AsyncResult:
 
 def quadratic(worker: int, weights: np.ndarray) -> np.ndarray:
     return (worker + 1) * weights - 1
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def require_oracle(result: AsyncResult, state: ElasticState) -> None:
@@ -172,61 +160,3 @@ def test_a_killed_worker_ends_all_is_named_and_the_centre_is_kept(options: dict[
 def test_an_inactive_worker_ends_all_and_is_named(rule: str) -> None:
     with pytest.raises(WorkerError, match="worker 1 was inactive for 2 s"):
         running(partial(train, hang=(1,)), rule=rule, timeout_s=2.0)
-
-
-def test_an_error_in_train_is_reported_with_its_worker() -> None:
-    def failing(worker: AsyncWorker) -> None:
-        train(worker, steps=2)
-        if worker.rank == 1:
-            raise ZeroDivisionError("no more data")
-
-    def alone(worker: AsyncWorker) -> None:
-        if worker.rank == 1:
-            worker.exchange()
-        worker.join(Counted(0.0))
-
-    with pytest.raises(WorkerError, match="worker 1 raised ZeroDivisionError: no more data"):
-        running(failing)
-    with pytest.raises(InputError, match="worker 1 has no model"):
-        running(alone)
-
-
-def test_a_replay_of_another_training_is_refused(tmp_path: Path) -> None:
-    running(train, record=tmp_path / "events.json")
-    for steps in (STEPS - 1, STEPS + 1):
-        with pytest.raises(WorkerError, match="replay the same training"):
-            running(partial(train, steps=steps), replay=tmp_path / "events.json")
-    with pytest.raises(InputError, match="recorded with pull"):
-        running(train, pull=0.1, replay=tmp_path / "events.json")
-
-
-def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import os, sys, time
-            from torch import nn
-            from asynchronous import run_async
-
-            def train(worker):
-                worker.join(nn.Linear(1, 1))
-                os.write(1, f"{os.getpid()}\\n".encode())
-                time.sleep(100)
-
-            run_async(train, workers=2, start_method="fork")
-            """
-        )
-    )
-    examples = Path(__file__).parents[2] / "examples"
-    paths = os.pathsep.join([str(examples), str(examples.parent)])
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
-    ) as started:
-        assert started.stdout is not None
-        workers = [int(started.stdout.readline()) for _ in range(2)]
-        started.kill()
-    deadline = time.monotonic() + 30
-    while any(map(is_running, workers)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(is_running, workers))

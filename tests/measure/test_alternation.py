@@ -38,15 +38,6 @@ def test_steps_are_timed_in_turn_once_they_have_settled() -> None:
 
 
 # What ran before has left its data in the caches: one step is not enough to drive it out where a step is short.
-@pytest.mark.parametrize(("seconds", "untimed"), [(0.002, 4), (0.03125, 3), (0.0625, 1), (0.5, 1), (1.0, 0)])
-def test_the_shorter_a_step_the_more_untimed_ones_precede_it(seconds: float, untimed: int) -> None:
-    clock = Clock()
-    steps = {"a": clock.step("a", seconds), "ops": clock.step("o", 0.01)}
-    found = alternated_times(steps, ["a"], 1, 0, clock.timed)
-    assert [len(times) for times in found.values()] == [1, 1]
-    assert clock.calls == "aa" + "oo" + "a" * untimed + "a" + "o"
-
-
 # Every other step takes a half longer: quartiles of n steps are 0.5 apart around 1.25, 40 % of the median, and 3 % of
 # it times the root of n is reached at no n up to 40.
 @pytest.mark.parametrize(

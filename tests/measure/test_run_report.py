@@ -5,7 +5,7 @@ from dataclasses import replace
 from report.page.reading import ReadPage
 from report.plot.plans import diamond
 
-from dlplacer.measure.run_report import Run, RunReport, page_of_run, shown_figures
+from dlplacer.measure.run_report import Run, RunReport, page_of_run
 
 REPORT = RunReport(
     predicted_s=0.011,
@@ -19,16 +19,6 @@ REPORT = RunReport(
     steps=10,
     devices=("cpu:0", "cpu:1"),
 )
-
-
-def test_figures_have_names_and_units() -> None:
-    figures = dict(shown_figures(REPORT))
-    assert list(figures)[:2] == ["step, predicted", "step, measured"]
-    assert figures["step, predicted"] == "11 ms"
-    assert figures["error of the prediction"] == "8.33 %"
-    assert figures["speedup over plain PyTorch on one device"] == "1.400x"
-    assert figures["devices"] == "cpu:0, cpu:1"
-    assert "plain PyTorch, all cores" not in figures
 
 
 def test_both_steps_are_on_the_page() -> None:

@@ -9,10 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 import dlplacer as dp
-from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
-from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.splitting import OpSplit
 from dlplacer.measure.splitting import (
     SplitChoice,
@@ -20,7 +18,6 @@ from dlplacer.measure.splitting import (
     choose_splits,
     place_with_splits,
     splits_of,
-    with_estimated_times,
 )
 
 TYPE = "cpu-core"
@@ -82,38 +79,10 @@ def test_parts_follow_their_producers_axis(step: TracedStep) -> None:
     }
 
 
-def test_ops_with_too_few_elements_are_left_out(step: TracedStep) -> None:
-    assert splits_of(step.nodes, {"convolution"}, 7) == [OpSplit("convolution", "channel", 7)]
-    assert splits_of(step.nodes, {"convolution"}, 9) == []
-
-
 def test_a_traced_step_is_not_changed_by_rewrites(step: TracedStep) -> None:
     before = step.captured().graph
     step.captured([OpSplit("convolution", "batch", 2)])
     assert step.captured().graph == before
-
-
-def test_estimates_are_shares_of_the_whole_op(step: TracedStep) -> None:
-    whole = timed(step, {"convolution": 0.12})
-    graph = with_estimated_times(whole, step.captured([OpSplit("convolution", "batch", 3)]).graph)
-    parts = [op.time_on(TYPE) for op in graph.ops if op.origin == ("convolution",) and op.kind == "aten.convolution"]
-    assert parts == pytest.approx([0.04 * 1.03] * 3)
-    assert graph.op("relu").time_on(TYPE) == whole.op("relu").time_on(TYPE)
-
-
-@pytest.mark.parametrize("part_s", [0.1, 0.03])
-def test_sets_tried_are_counted_whatever_measuring_finds(step: TracedStep, part_s: float) -> None:
-    whole = timed(step, {"convolution": 0.1})
-
-    def profiled(captured: Captured) -> dict[str, dict[str, float]]:
-        # The machine has become twice as slow for all other ops, which must not count.
-        known = {op.id: op.time_on(TYPE) for op in whole.ops}
-        return {TYPE: {op.id: part_s if op.origin else 2 * (known.get(op.id) or 0.0) for op in captured.graph.ops}}
-
-    plan = dp.place(whole, dp.load_topology("cpu-2core"), method="list").plan
-    choice = choose_splits(step, plan, profile=profiled)
-    assert bool(choice.splits) == (part_s < 0.05)
-    assert choice.evaluated > 0
 
 
 def test_the_front_door_gives_both_plans(step: TracedStep) -> None:
@@ -134,9 +103,3 @@ def test_a_single_device_splits_nothing(step: TracedStep) -> None:
     )
     assert result.splits == ()
     assert result.split is result.whole
-
-
-def test_times_of_another_graph_are_refused(step: TracedStep) -> None:
-    other = replace(timed(step, {}), ops=timed(step, {}).ops[:-1], edges=())
-    with pytest.raises(InputError, match=r"the graph with the times is another one: .* profile the job again"):
-        place_with_splits(step.job, dp.load_topology("cpu-2core"), graph=other)

@@ -8,7 +8,7 @@ from dlplacer.core.errors import InternalError
 from dlplacer.planning.compare import Comparison, MethodResult, compare
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.heuristics.single_device import best_single
-from dlplacer.solvers.instance.schedule import Budget, Outcome, Progress
+from dlplacer.solvers.instance.schedule import Budget, Outcome
 from dlplacer.solvers.methods import METHODS
 
 DIAMOND = make_graph(
@@ -62,14 +62,3 @@ def test_a_bound_above_the_plan_of_another_method_is_an_internal_error(monkeypat
     monkeypatch.setitem(METHODS, "ilp", wrong)
     with pytest.raises(InternalError, match=r"with method 'ilp' the best lower bound is 6 s, above the 4.[12] s"):
         compare(DIAMOND, FAST, methods=["list", "ilp"])
-
-
-def test_progress_tells_the_best_of_all_so_far() -> None:
-    told: list[Progress] = []
-    comparison = compare(DIAMOND, FAST, methods=["single", "heft", "ilp"], workers=1, on_progress=told.append)
-    best = [progress.makespan_s for progress in told]
-    bounds = [progress.lower_bound_s for progress in told]
-    assert None not in best
-    assert best == sorted(best, reverse=True)
-    assert bounds == sorted(bounds)
-    assert (best[-1], bounds[-1]) == (comparison.rows[0].makespan_s, comparison.lower_bound_s)

@@ -11,8 +11,7 @@ from solvers.helpers import make_machine
 
 from dlplacer.core.result import Result
 from dlplacer.planning.place import place
-from dlplacer.solvers.instance.schedule import Budget, Outcome, Progress
-from dlplacer.solvers.methods import METHODS
+from dlplacer.solvers.instance.schedule import Progress
 
 
 @pytest.fixture(autouse=True)
@@ -51,18 +50,3 @@ def test_an_interrupt_ends_the_search_with_the_best_plan(after_s: float) -> None
     assert result.plan.solve_s < 300
     assert result.plan.lower_bound_s < result.plan.makespan_s
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def _interrupted(problem: object, budget: Budget) -> Outcome:
-    _interrupt()
-    return Outcome(None, 0)
-
-
-def test_a_second_interrupt_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(problem: object, budget: Budget) -> Outcome:
-        _interrupt()
-        return _interrupted(problem, budget)
-
-    monkeypatch.setitem(METHODS, "single", twice)
-    with pytest.raises(KeyboardInterrupt):
-        _place("single")

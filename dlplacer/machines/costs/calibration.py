@@ -6,8 +6,9 @@ model does not matter. An op that was never measured takes its roofline time, at
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -44,12 +45,7 @@ class CopyLine(Record):
 class Calibration(FileModel):
     """The measured times of one device type, as its file has them.
 
-    Attributes
-    ----------
-    overhead_s
-        Seconds of an op that moves almost no data.
-    ops
-        Signature of an op (`signature`) → its time.
+    `overhead_s`: Seconds of an op that moves almost no data. `ops`: Signature of an op (`signature`) → its time.
     """
 
     format: str = f"dlplacer.{KIND}/{VERSION}"
@@ -92,10 +88,7 @@ def calibration_of(
 def merged(old: Calibration, new: Calibration) -> Calibration:
     """Both calibrations as one: where both know an op, the new time counts.
 
-    Raises
-    ------
-    InputError
-        If they were measured on different device types, hardware or versions.
+    Raises InputError if they were measured on different device types, hardware or versions.
     """
     if old.device_type != new.device_type:
         raise InputError(
@@ -144,6 +137,19 @@ def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topol
     return replace(topology, devices=devices, links=links)
 
 
+def calibrated(
+    graph: OpGraph, topology: Topology, paths: Iterable[str | PathLike[str]]
+) -> tuple[OpGraph, Topology, list[str]]:
+    """Graph and machine with the measurements in calibration files, and a note for each on the ops that it covers."""
+    ops, notes = sum(bool(op.attrs) for op in graph.ops), []
+    for path in paths:
+        found = read_calibration(Path(path))
+        graph, known = with_calibrated_times(graph, found)
+        topology = with_calibrated_links(topology, found)
+        notes.append(f"{path}: measured times for {known} of {ops} ops on {found.device_type}; the rest by roofline")
+    return graph, topology, notes
+
+
 def _timed(op: Op, kind: str, known_s: float | None, overhead_s: float) -> Op:
     before_s = op.time_on(kind)
     if known_s is None:
@@ -173,10 +179,7 @@ def _without_names(value: Any) -> Any:
 def read_calibration(path: Path) -> Calibration:
     """The calibration in a file.
 
-    Raises
-    ------
-    FileFormatError
-        With every mistake and its path.
+    Raises FileFormatError with every mistake and its path.
     """
     return load_model(path, Calibration, KIND, VERSION)
 

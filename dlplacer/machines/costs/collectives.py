@@ -75,11 +75,8 @@ class Round:
 class CollectiveAlgorithm:
     """An algorithm of a collective over N devices.
 
-    Attributes
-    ----------
-    ring_passes
-        The number of times that parts of the vector go once around a ring; 0 without a ring. On a machine the ring
-        takes the widest order of the devices instead of their ranks.
+    `ring_passes`: The number of times that parts of the vector go once around a ring; 0 without a ring. On a machine
+    the ring takes the widest order of the devices instead of their ranks.
     """
 
     collective: str
@@ -145,10 +142,7 @@ ALGORITHMS: tuple[CollectiveAlgorithm, ...] = (
 def hierarchical_rounds(islands: Sequence[Sequence[int]]) -> tuple[Round, ...]:
     """All-reduce composed of rings: reduce-scatter inside each island, all-reduce of each part across, all-gather.
 
-    Parameters
-    ----------
-    islands
-        Ranks of each island; all have the same size.
+    `islands`: Ranks of each island; all have the same size.
     """
     size, count = len(islands[0]), len(islands)
     inside = tuple(Round(_over(islands, once.steps, 1.0), once.times) for once in ring_pass_rounds(size))

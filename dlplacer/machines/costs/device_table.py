@@ -36,16 +36,9 @@ class Figure:
 class DeviceType:
     """A row of the device table.
 
-    Attributes
-    ----------
-    flops_per_s
-        Peak rate per dtype; float32 is always there.
-    memory_bytes
-        Size of that memory; None if it is the host's.
-    links
-        NVLinks or xGMI links that it has; more than these lead to a switch.
-    link_bytes_per_s
-        Effective rate of one of them in one direction; 0 without any.
+    `flops_per_s`: Peak rate per dtype; float32 is always there. `memory_bytes`: Size of that memory; None if it is the
+    host's. `links`: NVLinks or xGMI links that it has; more than these lead to a switch. `link_bytes_per_s`: Effective
+    rate of one of them in one direction; 0 without any.
     """
 
     flops_per_s: Mapping[str, float]

@@ -29,14 +29,9 @@ CollectiveCosts = Mapping[str, AlphaBeta]
 class GradientExchange:
     """Gradients as a codec writes them, and the collectives that carry them.
 
-    Attributes
-    ----------
-    wire_bits
-        Number of workers → (collective, bits per element of its full vector), one after another.
-    passes
-        Number of workers → passes over the float32 gradient in device memory, which coding is assumed to be bound by.
-    pass_s_per_byte
-        Seconds that a device takes to pass over a byte of float32 gradient; 0 makes coding free.
+    `wire_bits`: Number of workers → (collective, bits per element of its full vector), one after another. `passes`:
+    Number of workers → passes over the float32 gradient in device memory, which coding is assumed to be bound by.
+    `pass_s_per_byte`: Seconds that a device takes to pass over a byte of float32 gradient; 0 makes coding free.
     """
 
     codec: str
@@ -116,10 +111,7 @@ def exchanges(
 ) -> tuple[GradientExchange, ...]:
     """Every transport of these codecs.
 
-    Parameters
-    ----------
-    memory_bytes_per_s
-        Rate of the device's memory, which bounds coding; None: coding costs nothing.
+    `memory_bytes_per_s`: Rate of the device's memory, which bounds coding; None: coding costs nothing.
     """
     if memory_bytes_per_s is not None and not memory_bytes_per_s > 0:
         raise InputError(f"memory_bytes_per_s is {memory_bytes_per_s}; it must be positive, or None")

@@ -45,10 +45,7 @@ class Wiring:
     def route(self, source: str, target: str) -> tuple[str, ...]:
         """The nodes that a message visits, both ends included.
 
-        Raises
-        ------
-        InfeasibleError
-            If no links join them.
+        Raises InfeasibleError if no links join them.
         """
         for name in (source, target):
             if name not in self.topology.device_index:
@@ -215,13 +212,9 @@ class MachineCosts:
     Plain data parallelism is one group that holds the whole gradient. A worker of M devices gives M groups: the first
     devices of all workers exchange the gradients that they hold, the second devices theirs, and so on.
 
-    Attributes
-    ----------
-    shares
-        The share of the whole vector that each group holds; the shares add up to 1.
-    islands
-        The first group's ranks, parted into sets of equal size that are joined better inside than outside; with fewer
-        than two sets, or sets of one, there is no hierarchical algorithm.
+    `shares`: The share of the whole vector that each group holds; the shares add up to 1. `islands`: The first group's
+    ranks, parted into sets of equal size that are joined better inside than outside; with fewer than two sets, or sets
+    of one, there is no hierarchical algorithm.
     """
 
     wiring: Wiring

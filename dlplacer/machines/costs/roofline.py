@@ -13,10 +13,7 @@ from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT
 class Rates:
     """Peak rates of a device; unknown ones are left out.
 
-    Attributes
-    ----------
-    flops_per_s
-        Per dtype. A device that has one number for all dtypes lists it as float32.
+    `flops_per_s`: Per dtype. A device that has one number for all dtypes lists it as float32.
     """
 
     flops_per_s: Mapping[str, float]
@@ -44,10 +41,7 @@ def roofline_s(op: Op, rates: Rates) -> float:
     overlap with the kernels before them, so that only ops shorter than a launch wait for it. An op that was contracted
     from several takes as long as they do one after another.
 
-    Raises
-    ------
-    InputError
-        If the rates do not cover the op.
+    Raises InputError if the rates do not cover the op.
     """
     parts = _parts(op)
     if parts:

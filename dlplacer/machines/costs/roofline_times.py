@@ -19,10 +19,7 @@ def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
     known, the op stays without (`dlplacer.problem.problem.build_problem` reports that). The same object comes back if
     nothing is missing.
 
-    Raises
-    ------
-    InputError
-        If two devices of one type have different rates.
+    Raises InputError if two devices of one type have different rates.
     """
     types: dict[str, list[Device]] = {}
     for device in topology.devices:
@@ -51,10 +48,7 @@ def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
 def with_roofline_times(graph: OpGraph, device_type: str) -> OpGraph:
     """The graph with a time for every op on a type of the device table, in any spelling; a time that it has is kept.
 
-    Raises
-    ------
-    InputError
-        If the table does not have the type.
+    Raises InputError if the table does not have the type.
     """
     kind = known_type(device_type)
     if kind is None:

@@ -20,18 +20,11 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
 
     The content decides which it is; a format is added here and in a module of its own.
 
-    Parameters
-    ----------
-    device_type
-        Type or product name of all GPUs, and of the devices of a node-link graph without one, as ``V100`` or
-        ``A100-SXM4-40GB``, whose memory and rates are taken from the device table; or one each: ``A40,A40,T4``.
+    `device_type`: Type or product name of all GPUs, and of the devices of a node-link graph without one, as ``V100`` or
+    ``A100-SXM4-40GB``, whose memory and rates are taken from the device table; or one each: ``A40,A40,T4``.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or the device table does not have the type.
-    FileFormatError
-        If its content is none of these, with the place.
+    Raises InputError if the file cannot be read, or the device table does not have the type; FileFormatError if its
+    content is none of these, with the place.
     """
     where = str(path)
     text = read_text(path, MAX_BYTES)

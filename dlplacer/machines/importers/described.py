@@ -57,15 +57,10 @@ def described_topology(
 ) -> Topology:
     """The machine that a line of text describes: hosts separated by ``;``, their devices and memory by commas.
 
-    Parameters
-    ----------
-    used
-        Device or type → memory in use, which is left out; ``""`` stands for every device.
+    `used`: Device or type → memory in use, which is left out; ``""`` stands for every device.
 
-    Raises
-    ------
-    InputError
-        If a name is not in the device table, with the names most like it, or a size or rate cannot be read.
+    Raises InputError if a name is not in the device table, with the names most like it, or a size or rate cannot be
+    read.
     """
     hosts = [host for host in text.split(";") if host.strip()]
     if not hosts:

@@ -78,10 +78,7 @@ def import_graph(path: Path) -> OpGraph:
     Times and costs are in milliseconds as the file has them. Colour classes become colocation groups, and the size of a
     node its weights. Each node has one tensor, whose bytes take its edges' cost at the rate of `topology_of_workload`.
 
-    Raises
-    ------
-    FileFormatError
-        With every mistake and its path.
+    Raises FileFormatError with every mistake and its path.
     """
     value, where = read_json(path), str(path)
     if not is_workload(value):

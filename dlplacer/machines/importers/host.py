@@ -24,10 +24,7 @@ _QUERY = "name,memory.total,pcie.link.gen.max,pcie.link.width.max"
 def detected_topology(kind: str = "auto") -> Topology:
     """The GPUs of this host or, without any, the cores of this process.
 
-    Raises
-    ------
-    InputError
-        If there are no GPUs and ``gpu`` is asked for.
+    Raises InputError if there are no GPUs and ``gpu`` is asked for.
     """
     return gpu_topology() if kind == "gpu" or (kind == "auto" and has_gpus()) else host_topology()
 
@@ -43,10 +40,7 @@ def has_gpus() -> bool:
 def gpu_topology() -> Topology:
     """Devices ``gpu0``… with the type, memory and slot of each GPU, its NVLinks and the PCIe tree.
 
-    Raises
-    ------
-    InputError
-        If there is no driver, or no GPU.
+    Raises InputError if there is no driver, or no GPU.
     """
     rows = _gpu_rows()
     devices = tuple(

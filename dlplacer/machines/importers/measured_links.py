@@ -29,12 +29,8 @@ _FLAT = 0.2
 class LineFit:
     """An α-β line through timed copies, with α ≥ 0 and β ≥ 0.
 
-    Attributes
-    ----------
-    residual
-        Largest |fitted − measured| ÷ measured.
-    doubt
-        Why the copies do not determine the line; empty where they do.
+    `residual`: Largest |fitted − measured| ÷ measured. `doubt`: Why the copies do not determine the line; empty where
+    they do.
     """
 
     latency_s: float
@@ -48,10 +44,7 @@ def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYT
 
     A copy that something delayed, by whatever factor, adds at most 1 to the sum of squares.
 
-    Parameters
-    ----------
-    most_bytes_per_s
-        The rate that the hardware cannot exceed: that of the slower end's memory.
+    `most_bytes_per_s`: The rate that the hardware cannot exceed: that of the slower end's memory.
     """
     import numpy as np
     from scipy.optimize import nnls
@@ -79,11 +72,8 @@ def measured(
     whose copies contradict each other three times keeps what was assumed: ``meta.refused`` says why, as
     ``meta.measured`` says how well the others fit.
 
-    Parameters
-    ----------
-    shared_memory
-        True if the devices are cores, which hand tensors over: two of them are timed, and the link of each to their
-        router takes half of the latency.
+    `shared_memory`: True if the devices are cores, which hand tensors over: two of them are timed, and the link of each
+    to their router takes half of the latency.
     """
     links = [_measured_link(topology, link, timer, sizes_bytes, shared_memory) for link in topology.links]
     count = sum("measured" in link.meta for link in links)

@@ -38,12 +38,8 @@ def parse_nccl_xml(text: str, where: str, name: str, device_type: str | None) ->
     A GPU without a given type takes the usual one of its compute capability or gfx number, which is all that the file
     tells; ``meta.assumed`` says so.
 
-    Raises
-    ------
-    InputError
-        If types are given to some GPUs only, or a GPU has NVLinks that its type does not have.
-    FileFormatError
-        If it is no such file, naming the line; a document type, which could define entities, is refused.
+    Raises InputError if types are given to some GPUs only, or a GPU has NVLinks that its type does not have;
+    FileFormatError if it is no such file, naming the line; a document type, which could define entities, is refused.
     """
     if re.search(r"<!\s*(DOCTYPE|ENTITY)", text, re.IGNORECASE):
         raise FileFormatError(where, ["a DOCTYPE or ENTITY is not accepted; NCCL writes none: remove it"])

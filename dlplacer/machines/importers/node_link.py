@@ -29,10 +29,7 @@ def topology_of_node_link(value: Any, where: str, name: str = "") -> Topology:
     text. Edges may stand under ``edges`` or ``links``. The two directions of a directed graph must be equal. Other
     attributes go to ``meta``.
 
-    Raises
-    ------
-    FileFormatError
-        With every mistake and its path.
+    Raises FileFormatError with every mistake and its path.
     """
     if not isinstance(value, Mapping):
         raise FileFormatError(where, ["the file holds no object; networkx.node_link_data writes one"])

@@ -30,12 +30,8 @@ PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 class TopoMatrix:
     """The connection type of every pair of GPUs.
 
-    Attributes
-    ----------
-    cells
-        [gpu][gpu] → ``X`` on the diagonal, ``NV<n>``, or one of `PATHS`; old ``SOC`` is read as ``SYS``.
-    numa
-        [gpu] → its NUMA node, if the matrix has it.
+    `cells`: [gpu][gpu] → ``X`` on the diagonal, ``NV<n>``, or one of `PATHS`; old ``SOC`` is read as ``SYS``. `numa`:
+    [gpu] → its NUMA node, if the matrix has it.
     """
 
     cells: tuple[tuple[str, ...], ...]
@@ -56,10 +52,7 @@ class TopoMatrix:
 def parse_matrix(text: str, where: str) -> TopoMatrix:
     """The matrix in the output of ``nvidia-smi topo -m``; legends, network devices and colours are skipped.
 
-    Raises
-    ------
-    FileFormatError
-        Naming the GPU and column that cannot be read.
+    Raises FileFormatError naming the GPU and column that cannot be read.
     """
     lines = [fields for line in text.splitlines() if (fields := _ANSI.sub("", line).split())]
     of_gpus = [fields for fields in lines if _GPU.fullmatch(fields[0])]
@@ -93,10 +86,7 @@ def _mistakes(gpus: Sequence[str], rows: dict[str, list[str]], cells: Sequence[S
 def imported_matrix(text: str, where: str, device_type: str | None, name: str = "") -> Topology:
     """Devices ``gpu0``… in the output of ``nvidia-smi topo -m``, with memory and rates of the types given.
 
-    Raises
-    ------
-    InputError
-        If types are given to some GPUs only, or a pair has NVLinks that its type does not have.
+    Raises InputError if types are given to some GPUs only, or a pair has NVLinks that its type does not have.
     """
     matrix = parse_matrix(text, where)
     types = given_types(device_type, [f"gpu{number}" for number in range(len(matrix.cells))])
@@ -129,10 +119,7 @@ def topology_of_matrix(
 def pcie_tree(matrix: TopoMatrix, ids: Sequence[str], slots: Sequence[float]) -> tuple[list[Link], list[Router]]:
     """Switches from the nearest level to the sockets, each a router above the nodes that it joins.
 
-    Parameters
-    ----------
-    slots
-        Bytes per second of each GPU's slot; links between switches carry the least of them.
+    `slots`: Bytes per second of each GPU's slot; links between switches carry the least of them.
     """
     own, between = dict(zip(ids, slots, strict=True)), min(slots)
     above = list(ids)

@@ -45,10 +45,7 @@ def link_figures(device_type: str) -> DeviceType:
 def nvlinks(ends: Iterable[tuple[Device, Device | str, int]], latency_s: float = NVLINK_LATENCY_S.value) -> list[Link]:
     """NVLinks or xGMI links, so many from a GPU to another, at the rate of the slower one, or to a router.
 
-    Raises
-    ------
-    InputError
-        If one of the GPUs is of a type that has no such links.
+    Raises InputError if one of the GPUs is of a type that has no such links.
     """
     found = []
     for device, peer, count in ends:
@@ -65,12 +62,9 @@ def nvlinks(ends: Iterable[tuple[Device, Device | str, int]], latency_s: float =
 def pcie_bytes_per_s(transfers_per_s_e9: float, width: int) -> float:
     """Effective rate of a PCIe link: width × code ÷ 80 GB/s, NCCL's table in units of 100 Mbit/s per lane.
 
-    Parameters
-    ----------
-    transfers_per_s_e9
-        GT/s as PCIe counts it: 8 for generation 3, 16 for 4, 32 for 5; the nearest known value is taken.
-    width
-        Lanes. PCIe has at most 32: of what they do not know virtual machines say 63 or 255, which is taken as 16.
+    `transfers_per_s_e9`: GT/s as PCIe counts it: 8 for generation 3, 16 for 4, 32 for 5; the nearest known value is
+    taken. `width`: Lanes. PCIe has at most 32: of what they do not know virtual machines say 63 or 255, which is taken
+    as 16.
     """
     nearest = min(_CODES, key=lambda speed: abs(speed - transfers_per_s_e9))
     return (width if width <= _MOST_LANES else 16) * _CODES[nearest] / 80 * 1e9
@@ -93,11 +87,8 @@ def type_of_name(name: str) -> str:
 def device_of_type(device_id: str, name: str, memory_bytes: int | None = None, meta: Mapping[str, Any] = {}) -> Device:
     """A device of a type or product, ``V100`` or ``A100-SXM4-40GB``: memory and rates by the device table.
 
-    Parameters
-    ----------
-    memory_bytes
-        As the device itself says; else as the name says (``32GB``), else as the table says; unlimited for a type
-        that the table does not have.
+    `memory_bytes`: As the device itself says; else as the name says (``32GB``), else as the table says; unlimited for a
+    type that the table does not have.
     """
     kind = type_of_name(name)
     entry = DEVICE_TABLE.get(kind)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import networkx as nx
 
@@ -62,17 +63,10 @@ def contract(
     Times, FLOPs and bytes accessed are sums, as the members still run one after another. What only members read is no
     output but workspace, at its peak. Colocation groups that meet in a contracted op become one.
 
-    Parameters
-    ----------
-    groups
-        Wanted id → members, at least one; ``#2`` is appended to an id that another op has.
-    together
-        Op → label; ops of one label are colocated, in whatever groups they are.
+    `groups`: Wanted id → members, at least one; ``#2`` is appended to an id that another op has. `together`: Op →
+    label; ops of one label are colocated, in whatever groups they are.
 
-    Raises
-    ------
-    InputError
-        If an op is in two groups, a group mixes phases or devices, or the contracted graph has a cycle.
+    Raises InputError if an op is in two groups, a group mixes phases or devices, or the contracted graph has a cycle.
     """
     owner = _owners(graph, groups)
     order = {op_id: position for position, op_id in enumerate(graph.topological_order)}
@@ -184,15 +178,8 @@ def _joined_devices(name: str, ops: Sequence[Op]) -> tuple[str, ...] | None:
 
 def _common_path(paths: Sequence[str | None]) -> str | None:
     """The innermost module that holds all, or None."""
-    split = [path.split(".") for path in paths if path]
-    if not split or not all(paths):
-        return None
-    common = []
-    for parts in zip(*split, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return ".".join(common) or None
+    levels = zip(*((path or "").split(".") for path in paths), strict=False)
+    return ".".join(names[0] for names in takewhile(lambda names: len({*names}) == 1, levels)) or None
 
 
 def _colocation(graph: OpGraph, owner: Mapping[str, str], together: Mapping[str, str]) -> dict[str, str]:
@@ -257,10 +244,7 @@ def expanded_plan(plan: Plan, fine: OpGraph) -> Plan:
     Transfers start as soon as the op that makes the tensor has run, so the plan may be faster than the coarse one. An
     op without a time gets its share of the coarse op's time, by FLOPs and bytes; an equal one where none has any.
 
-    Raises
-    ------
-    MismatchError
-        If the coarse graph was not made from these ops.
+    Raises MismatchError if the coarse graph was not made from these ops.
     """
     origins = [member for op in plan.graph.ops for member in members_of(op)]
     if sorted(origins) != sorted(fine.index):

@@ -23,10 +23,7 @@ def acyclic_groups(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, tup
     the first piece keeps the label, later ones get ``#2``, ``#3``, …. The depth of an op grows along edges between
     groups and never falls along edges within one, so pieces of different depth cannot wait for each other.
 
-    Parameters
-    ----------
-    label_of
-        Op → label; an op without one stays alone.
+    `label_of`: Op → label; an op without one stays alone.
     """
     whole = {op.id: ("group", label_of[op.id], 0) if op.id in label_of else ("op", op.id, 0) for op in graph.ops}
     depth = _depths(graph, whole)
@@ -105,10 +102,7 @@ def chains(graph: OpGraph) -> dict[str, str]:
 class _Chain:
     """The facts about a chain that decide if an op may join it; their size does not grow with its length.
 
-    Attributes
-    ----------
-    readers
-        Ops outside the chain, of its phase, that compute and read from it.
+    `readers`: Ops outside the chain, of its phase, that compute and read from it.
     """
 
     def __init__(self, first: Op) -> None:
@@ -185,17 +179,11 @@ def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
 
     Parameters and buffers stay ops. Those that one module reads are colocated with what reads them.
 
-    Parameters
-    ----------
-    granularity
-        ``aten``: as it is. ``fused``: chains of ops that always run together. ``module``: one op for each module and
-        phase, where a module without sub-modules counts as part of the one that holds it. Ops that would wait for each
-        other in a circle stay apart.
+    `granularity`: ``aten``: as it is. ``fused``: chains of ops that always run together. ``module``: one op for each
+    module and phase, where a module without sub-modules counts as part of the one that holds it. Ops that would wait
+    for each other in a circle stay apart.
 
-    Raises
-    ------
-    InputError
-        If the granularity is none of these, or the graph has been coarsened already.
+    Raises InputError if the granularity is none of these, or the graph has been coarsened already.
     """
     if granularity not in GRANULARITIES:
         raise InputError(f"granularity is {granularity!r}; use one of {', '.join(GRANULARITIES)}")

@@ -24,20 +24,10 @@ _MOST_STATES = 20_000
 class ChainCosts:
     """Ops in a row, the devices, and what each costs on each.
 
-    Attributes
-    ----------
-    time_s
-        [op][device] → seconds; infinite where the op may not run.
-    sizes
-        [op] → bytes that it keeps.
-    capacities
-        [device] → bytes; infinite for unlimited memory.
-    crossing_s
-        [cut][from][to] → seconds of the tensor between op ``cut − 1`` and op ``cut``.
-    embedding, shared_bytes
-        The op whose weights the last one shares, and their bytes, which are kept once if both are on one device.
-    groups
-        Batches in flight in steady state.
+    `time_s`: [op][device] → seconds; infinite where the op may not run. `sizes`: [op] → bytes that it keeps.
+    `capacities`: [device] → bytes; infinite for unlimited memory. `crossing_s`: [cut][from][to] → seconds of the tensor
+    between op ``cut − 1`` and op ``cut``. `embedding`, `shared_bytes`: The op whose weights the last one shares, and
+    their bytes, which are kept once if both are on one device. `groups`: Batches in flight in steady state.
     """
 
     ops: tuple[Op, ...]
@@ -93,10 +83,7 @@ class ChainCosts:
     def best_split(self, largest: bool = False) -> list[int] | None:
         """[op] → device: the best split with one run of ops per device; None if none fits.
 
-        Parameters
-        ----------
-        largest
-            Minimize the largest load, not the sum of all.
+        `largest`: Minimize the largest load, not the sum of all.
         """
         if set_count(self.classes) > _MOST_STATES:
             raise InputError(

@@ -17,16 +17,10 @@ Work = tuple[float, float, str]
 class CachedAttention(Record):
     """Attention over cached tokens.
 
-    Attributes
-    ----------
-    widths
-        Elements that a head multiplies for each pair of tokens in a prefill: those of a key and those of a value.
-    cached
-        Elements that the cache holds for each token: keys and values of all key-value heads, or a latent vector.
-    latent_widths
-        Elements for each pair in a decode step, if the heads read the latent vector itself (MLA); else None.
-    window
-        Tokens to look back at; None for all.
+    `widths`: Elements that a head multiplies for each pair of tokens in a prefill: those of a key and those of a value.
+    `cached`: Elements that the cache holds for each token: keys and values of all key-value heads, or a latent vector.
+    `latent_widths`: Elements for each pair in a decode step, if the heads read the latent vector itself (MLA); else
+    None. `window`: Tokens to look back at; None for all.
     """
 
     heads: Count
@@ -44,12 +38,8 @@ class CachedAttention(Record):
 class DecoderPart(Record):
     """A part of a layer, or what stands before or behind all layers.
 
-    Attributes
-    ----------
-    factors
-        Elements of the matrices that every token is multiplied with; all experts together.
-    experts, chosen
-        Experts, and those that a token is sent to; 0 for none.
+    `factors`: Elements of the matrices that every token is multiplied with; all experts together. `experts`, `chosen`:
+    Experts, and those that a token is sent to; 0 for none.
     """
 
     kind: Annotated[str, OneOf(KINDS)]
@@ -67,10 +57,7 @@ class DecoderPart(Record):
 class DecoderStep:
     """New tokens of each sequence in one step, the tokens in the cache behind it, and the sequences.
 
-    Attributes
-    ----------
-    head_tokens
-        New tokens of each sequence whose next token is predicted.
+    `head_tokens`: New tokens of each sequence whose next token is predicted.
     """
 
     tokens: int
@@ -84,14 +71,9 @@ class DecoderStep:
 class Decoder(Record):
     """A decoder-only language model, without its weights.
 
-    Attributes
-    ----------
-    hidden
-        Elements of the vector that goes from layer to layer.
-    widest
-        Elements of the widest vector inside a layer.
-    tied_bytes
-        Weights that embedding and head share, which `weight_bytes` counts once; 0 where they share none.
+    `hidden`: Elements of the vector that goes from layer to layer. `widest`: Elements of the widest vector inside a
+    layer. `tied_bytes`: Weights that embedding and head share, which `weight_bytes` counts once; 0 where they share
+    none.
     """
 
     name: Name
@@ -171,16 +153,9 @@ def with_bytes(decoder: Decoder, sizes: Mapping[tuple[str, int | None], int]) ->
 class Serving(Record):
     """The demands on a decoder.
 
-    Attributes
-    ----------
-    context
-        Tokens in the cache of each sequence.
-    prompt, generated
-        Tokens of a request, for the objectives ``prefill`` and ``request``.
-    chunk
-        Tokens of a prompt that are worked on at once.
-    groups
-        Batches in flight, each with a cache of its own; several stages work at once only on different ones.
+    `context`: Tokens in the cache of each sequence. `prompt`, `generated`: Tokens of a request, for the objectives
+    ``prefill`` and ``request``. `chunk`: Tokens of a prompt that are worked on at once. `groups`: Batches in flight,
+    each with a cache of its own; several stages work at once only on different ones.
     """
 
     context: Annotated[int, Number(at_least=1, whole=True)] = 4096

@@ -38,12 +38,8 @@ ASSUMED = Options(memory="sum")
 class Judged(Record):
     """A split beside the best one.
 
-    Attributes
-    ----------
-    value_s, time_per_token_s
-        Seconds of the objective, and of a step of decoding; None if it does not fit.
-    max_context
-        The longest context with which it fits; 0 for none.
+    `value_s`, `time_per_token_s`: Seconds of the objective, and of a step of decoding; None if it does not fit.
+    `max_context`: The longest context with which it fits; 0 for none.
     """
 
     name: str
@@ -86,20 +82,12 @@ class Share(Record):
 class Fit(Shown, Record):
     """Where the layers of a decoder go on a machine. Saved, it is the file of its plan.
 
-    Attributes
-    ----------
-    plan
-        One step of the objective on average, checked.
-    value_s, lower_bound_s
-        Seconds of the objective: per token, of a prompt, of a request, or between two steps in steady state, and a
-        value that no placement is below.
-    decode_s, prefill_s
-        One step of decoding and one batch of prompts with this placement.
-    binds
-        The part of which twice as much would change the objective most: ``bandwidth``, ``memory``, room for the
-        ``cache``, ``link`` or ``compute``; of the longest context, the cache, or the ``model`` that has no longer one.
-    max_context
-        Tokens of the longest context with which some contiguous split fits; 0 if none does.
+    `plan`: One step of the objective on average, checked. `value_s`, `lower_bound_s`: Seconds of the objective: per
+    token, of a prompt, of a request, or between two steps in steady state, and a value that no placement is below.
+    `decode_s`, `prefill_s`: One step of decoding and one batch of prompts with this placement. `binds`: The part of
+    which twice as much would change the objective most: ``bandwidth``, ``memory``, room for the ``cache``, ``link`` or
+    ``compute``; of the longest context, the cache, or the ``model`` that has no longer one. `max_context`: Tokens of
+    the longest context with which some contiguous split fits; 0 if none does.
     """
 
     plan: Plan
@@ -236,18 +224,11 @@ def fit(
 ) -> Fit:
     """Where the layers go, with a bound, the splits of others beside, what binds and what would help.
 
-    Parameters
-    ----------
-    last
-        Devices, or types of them, that are used only if the model does not fit on the others.
-    tensor_parallel
-        Sets of GPUs that divide every matrix, each set as one stage. Of the shares tried the best are taken; the bound
-        is one for these shares.
+    `last`: Devices, or types of them, that are used only if the model does not fit on the others. `tensor_parallel`:
+    Sets of GPUs that divide every matrix, each set as one stage. Of the shares tried the best are taken; the bound is
+    one for these shares.
 
-    Raises
-    ------
-    InfeasibleError
-        If the model does not fit; says by how much.
+    Raises InfeasibleError if the model does not fit; says by how much.
     """
     machine = streaming(topology) if stream else topology
     question = Question(decoder, machine, serving, reserve_bytes, whole, tuple(last))
@@ -291,13 +272,13 @@ def _shared(question: Question, sets: Sequence[Sequence[str]]) -> Question:
     kept = question.reserve_bytes + question.working_bytes
     tried = [replace(question, topology=machine) for machine in divided(question.topology, sets, kept)]
 
-    def value_s(question: Question) -> float:
-        _, chain, split = _in_flight(question)
-        return math.inf if split is None else chain.value_s(split, question.largest)
+    values = [_value_s(_in_flight(each)) for each in tried]
+    return tried[-1] if math.isinf(min(values)) else tried[values.index(min(values))]
 
-    values = [value_s(each) for each in tried]
-    least = min(values)
-    return tried[-1] if math.isinf(least) else tried[values.index(least)]
+
+def _value_s(found: tuple[Question, ChainCosts, list[int] | None]) -> float:
+    question, chain, split = found
+    return math.inf if split is None else chain.value_s(split, question.largest)
 
 
 def _in_flight(question: Question) -> tuple[Question, ChainCosts, list[int] | None]:
@@ -307,13 +288,7 @@ def _in_flight(question: Question) -> tuple[Question, ChainCosts, list[int] | No
     """
     most = len(question.topology.devices) if question.largest else 1
     asked = [replace(question, serving=replace(question.serving, groups=groups + 1)) for groups in range(most)]
-    tried = [(each, chain := each.chain(), chain.quickest(each.largest)) for each in asked]
-
-    def value_s(found: tuple[Question, ChainCosts, list[int] | None]) -> float:
-        _, chain, split = found
-        return math.inf if split is None else chain.value_s(split, question.largest)
-
-    return min(tried, key=value_s)
+    return min(((each, chain := each.chain(), chain.quickest(each.largest)) for each in asked), key=_value_s)
 
 
 def _planned(
@@ -417,11 +392,8 @@ def _changes(question: Question, chain: ChainCosts) -> Iterable[tuple[str, str, 
     serving = question.serving
     for kind in dict.fromkeys(device.type for device in chain.devices):
         mine = np.array([device.type == kind for device in chain.devices])
-        yield (
-            f"25 % more memory on {kind}",
-            "memory",
-            replace(chain, capacities=np.where(mine, 1.25, 1) * chain.capacities),
-        )
+        roomy = replace(chain, capacities=np.where(mine, 1.25, 1) * chain.capacities)
+        yield f"25 % more memory on {kind}", "memory", roomy
         if len({device.type for device in chain.devices}) > 1:
             yield f"{kind} twice as fast", "bandwidth", replace(chain, time_s=np.where(mine, 0.5, 1) * chain.time_s)
     if len(chain.devices) > 1:
@@ -438,8 +410,7 @@ def _binding(question: Question, chain: ChainCosts, placement: list[int], longes
         return "model" if question.serving.context == question.decoder.most_context else "cache"
 
     def value_s(changed: ChainCosts) -> float:
-        split = changed.quickest(question.largest, placement)
-        return math.inf if split is None else changed.value_s(split, question.largest)
+        return _value_s((question, changed, changed.quickest(question.largest, placement)))
 
     def faster(flops: float, memory: float) -> ChainCosts:
         def device(one: Device) -> Device:

@@ -76,13 +76,9 @@ def best_placement(
 ) -> Found:
     """The placement of least sum of times and crossings, with its bound.
 
-    Parameters
-    ----------
-    largest
-        Minimize the largest load of a device; of crossings only those between limited runs count.
-    follows
-        [from][to] → whether a run on one device may follow that on another. If given, each device has at most one run,
-        of all but experts. None sets no limits.
+    `largest`: Minimize the largest load of a device; of crossings only those between limited runs count. `follows`:
+    [from][to] → whether a run on one device may follow that on another. If given, each device has at most one run, of
+    all but experts. None sets no limits.
     """
     flow = _Flow(chain, None if known is None else chain.value_s(known, largest), largest, follows)
     bound_s, until = 0.0, time.monotonic() + seconds

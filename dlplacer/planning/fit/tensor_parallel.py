@@ -22,15 +22,9 @@ def divided(topology: Topology, sets: Sequence[Sequence[str]], kept_bytes: int) 
     members' numbers among all GPUs of the machine, these GPUs' hosts and types, the shares, and the line of the
     all-reduce that follows attention and MLP (Shoeybi et al. 2019).
 
-    Parameters
-    ----------
-    kept_bytes
-        Memory of each member that holds neither weights nor cache.
+    `kept_bytes`: Memory of each member that holds neither weights nor cache.
 
-    Raises
-    ------
-    InputError
-        If a set has fewer than two GPUs, names an unknown device, or shares one with another set.
+    Raises InputError if a set has fewer than two GPUs, names an unknown device, or shares one with another set.
     """
     named = [name for names in sets for name in names]
     for names in sets:

@@ -5,9 +5,6 @@ from .epochs import fit_critical_batch as fit_critical_batch
 from .epochs import read_epochs as read_epochs
 from .hybrid import HybridProblem as HybridProblem
 from .hybrid import plan_hybrid as plan_hybrid
-from .scaling import ConstantEfficiency as ConstantEfficiency
-from .scaling import RingOverhead as RingOverhead
-from .scaling import fit_scaling as fit_scaling
 from .step_times import ClosedForm as ClosedForm
 from .step_times import OnMachine as OnMachine
 from .step_times import Work as Work

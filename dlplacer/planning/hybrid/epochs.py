@@ -1,16 +1,18 @@
 """Epochs until the model is good enough, E of the paper's equation 1, and files of them: ``dlplacer.epochs/1``."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect_number, refuse
 from dlplacer.files.fields import FileModel, Table, count_key_mistakes, read_value
 from dlplacer.machines.costs.gradient_codecs import CODECS
 
@@ -19,15 +21,9 @@ from dlplacer.machines.costs.gradient_codecs import CODECS
 class CriticalBatch:
     """E(B) = E_min (1 + B ÷ B_crit): the form of McCandlish et al., An empirical model of large-batch training, 2018.
 
-    Attributes
-    ----------
-    minimum_epochs
-        E_min: what a tiny batch would need.
-    critical
-        B_crit: the batch that needs twice as many, in the unit of the batches asked for; infinite where epochs do not
-        grow.
-    residuals
-        Of a fit: fitted ÷ given − 1, per point in order of batch.
+    `minimum_epochs`: E_min: what a tiny batch would need. `critical`: B_crit: the batch that needs twice as many, in
+    the unit of the batches asked for; infinite where epochs do not grow. `residuals`: Of a fit: fitted ÷ given − 1, per
+    point in order of batch.
     """
 
     minimum_epochs: float
@@ -51,13 +47,6 @@ class CriticalBatch:
         residuals = list(self.residuals)
         return {"minimum_epochs": self.minimum_epochs, "critical_mini_batches": critical, "residuals": residuals}
 
-    def __str__(self) -> str:
-        grows = "do not grow with the batch"
-        if not math.isinf(self.critical):
-            grows = f"{self.minimum_epochs:.3g} (1 + N / {self.critical:.4g})"
-        worst = max(map(abs, self.residuals), default=0.0)
-        return f"critical-batch form {grows}, residuals up to {100 * worst:.2g} %"
-
 
 def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatch:
     """The critical-batch form closest to (batch, epochs), by least squares of the relative errors.
@@ -65,10 +54,7 @@ def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatch:
     E is linear in B, so the fit is a line; where its slope or its value at zero would be negative it is held at 0 or
     close to it, as the form demands.
 
-    Raises
-    ------
-    InputError
-        If there are fewer than two different batches, or a value is not positive.
+    Raises InputError if there are fewer than two different batches, or a value is not positive.
     """
     ordered = sorted(points)
     if len({batch for batch, _ in ordered}) < 2:
@@ -98,10 +84,7 @@ class EpochsTable:
     the smallest the smallest's epochs hold: epochs grow with the batch, so that is the careful side for small counts.
     Above the largest nothing is known, and nothing is assumed.
 
-    Attributes
-    ----------
-    points
-        Mini-batches per step → epochs; None where training does not converge (nor with anything larger).
+    `points`: Mini-batches per step → epochs; None where training does not converge (nor with anything larger).
     """
 
     points: Mapping[float, float | None]
@@ -155,17 +138,12 @@ class EpochsTable:
 class StatisticalEfficiency:
     """Epochs of a whole strategy: of its batch, its codec and its period of exchange.
 
-    Attributes
-    ----------
-    base
-        Epochs with exact gradients exchanged at every step: an `EpochsTable` or a `CriticalBatch` in mini-batches.
-    codec_factors
-        Codec → epochs with it ÷ without, as measured. One that is not given is bounded by the noise v that it adds
-        (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B; v where B_crit is unknown.
-    period_factors
-        Steps between exchanges → epochs ÷ those at every step. Periods that are not listed are not considered.
-    elastic_factors
-        The same by elastic averaging, whose exchange may take until the end of the next step.
+    `base`: Epochs with exact gradients exchanged at every step: an `EpochsTable` or a `CriticalBatch` in mini-batches.
+    `codec_factors`: Codec → epochs with it ÷ without, as measured. One that is not given is bounded by the noise v that
+    it adds (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B; v where B_crit is
+    unknown. `period_factors`: Steps between exchanges → epochs ÷ those at every step. Periods that are not listed are
+    not considered. `elastic_factors`: The same by elastic averaging, whose exchange may take until the end of the next
+    step.
     """
 
     base: EpochsTable | CriticalBatch
@@ -200,10 +178,7 @@ class StatisticalEfficiency:
     def epochs(self, workers: int, codec: str = "none", period: int = 1, elastic: bool = False) -> float | None:
         """Epochs with so many workers; None where training does not get there or nothing is known.
 
-        Raises
-        ------
-        InputError
-            If nothing is known about the period or the codec.
+        Raises InputError if nothing is known about the period or the codec.
         """
         factors = self.elastic_factors if elastic else {**self.period_factors, 1: 1.0}
         if period not in factors:
@@ -316,10 +291,39 @@ def one_batch() -> EpochsData:
 def read_epochs(path: str | Path) -> EpochsData:
     """The statistical efficiency in a file.
 
-    Raises
-    ------
-    FileFormatError
-        With every mistake and its path.
+    Raises FileFormatError with every mistake and its path.
     """
     data: EpochsData = read_value(Path(path), EpochsFile, "epochs", VERSION, "")
     return data
+
+
+EpochsLike: TypeAlias = str | PathLike[str] | Mapping[int, float | None] | EpochsData | None
+"""Epochs, their file, or a dict from numbers of workers to them; None stands for one batch alone."""
+
+
+def epochs_of(value: EpochsLike) -> EpochsData:
+    """The epochs that are meant; raises InputError."""
+    if value is None:
+        return one_batch()
+    if isinstance(value, EpochsData):
+        return value
+    if isinstance(value, Mapping):
+        for workers, epochs in value.items():
+            expect_number("epochs", workers=workers)
+            expect_number("epochs", optional=True, **{f"of {workers} workers": epochs})
+        table = EpochsTable({float(workers): epochs for workers, epochs in value.items()})
+        return EpochsData(StatisticalEfficiency(table))
+    if isinstance(value, (str, PathLike)):
+        return read_epochs(fspath(value))
+    raise refuse("", "epochs", value, "the path of an epochs file, or a dict from workers to epochs: {1: 4, 64: 7}")
+
+
+def epochs_of_batches(value: EpochsLike) -> Callable[[int], float | None]:
+    """Samples of a mini-batch → epochs; 1 if none are given."""
+    if value is None:
+        return lambda batch: 1.0
+    data = epochs_of(value)
+    if data.mini_batch is None:
+        raise InputError(f"{value}: 'mini_batch' is missing: the samples that a unit of the table stands for")
+    mini_batch, base = data.mini_batch, data.efficiency.base
+    return lambda batch: base.epochs(batch / mini_batch)

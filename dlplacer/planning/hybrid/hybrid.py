@@ -9,7 +9,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.gradient_codecs import CODECS
 from dlplacer.planning.hybrid.epochs import StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan, Strategy
-from dlplacer.planning.hybrid.scaling import ConstantEfficiency
+from dlplacer.planning.hybrid.scaling import constant_efficiency
 from dlplacer.planning.hybrid.step_times import ClosedForm, OnMachine, StepTime, StepTimes, Team, Work
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout, sub_topology
 from dlplacer.planning.hybrid.workers import ALONE, ModelParallel, WorkerSplit, splits_of
@@ -23,19 +23,11 @@ DEGREES = tuple(range(2, 9))
 class HybridProblem:
     """The input of the hybrid planner.
 
-    Attributes
-    ----------
-    model_parallel
-        Speedup of M devices, or the possible splits among them.
-    topology
-        The machine that provides the devices of model-parallel workers; None if speedups do not depend on it.
-    step_times
-        The source of step times; None: the links of the topology, or SE = 1 without one.
-    degrees
-        Model-parallel degrees to consider besides 1; degrees without a split are skipped.
-    alone
-        As `model_parallel`, for workers of one device: below 1 if the device is slower than `work`, no split if the
-        model does not fit. None: every device takes the time of `work`.
+    `model_parallel`: Speedup of M devices, or the possible splits among them. `topology`: The machine that provides the
+    devices of model-parallel workers; None if speedups do not depend on it. `step_times`: The source of step times;
+    None: the links of the topology, or SE = 1 without one. `degrees`: Model-parallel degrees to consider besides 1;
+    degrees without a split are skipped. `alone`: As `model_parallel`, for workers of one device: below 1 if the device
+    is slower than `work`, no split if the model does not fit. None: every device takes the time of `work`.
     """
 
     work: Work
@@ -59,10 +51,7 @@ def plan_hybrid(
 ) -> HybridPlan:
     """The best strategy for every number of devices up to a budget, idle devices allowed.
 
-    Raises
-    ------
-    InfeasibleError
-        If no strategy trains the model; the message gives the reason.
+    Raises InfeasibleError if no strategy trains the model; the message gives the reason.
     """
     if devices < 1:
         raise InputError(f"a budget of {devices} devices; there must be at least 1")
@@ -90,7 +79,7 @@ class _Search:
     def __init__(self, problem: HybridProblem) -> None:
         self.problem = problem
         self.layout = None if problem.topology is None else WorkerLayout(problem.topology)
-        closed: StepTimes = ClosedForm(ConstantEfficiency())
+        closed: StepTimes = ClosedForm(constant_efficiency())
         self.step_times = problem.step_times or (closed if self.layout is None else OnMachine(self.layout))
 
     def strategies(self, count: int) -> Iterator[Strategy]:
@@ -146,12 +135,8 @@ def plan_notes(
 ) -> tuple[str, ...]:
     """A text for each: unknown epochs, assumed factors of codecs, batch norm in pipelines.
 
-    Parameters
-    ----------
-    graph
-        Of a worker's step; None leaves batch norm out.
-    efficiency
-        The epochs of the plan; None leaves codecs out.
+    `graph`: Of a worker's step; None leaves batch norm out. `efficiency`: The epochs of the plan; None leaves codecs
+    out.
     """
     notes = []
     if unknown := [each.devices for each in plan.budgets if not each.is_compared]:

@@ -14,19 +14,14 @@ from dlplacer.planning.hybrid.workers import WorkerSplit
 
 if TYPE_CHECKING:
     from dlplacer.planning.hybrid.epochs import CriticalBatch
-    from dlplacer.planning.hybrid.scaling import ScalingFit
 
 
 @dataclass(frozen=True)
 class Strategy:
     """Data-parallel workers of M devices each, exchanging gradients by one codec and transport.
 
-    Attributes
-    ----------
-    devices, degree
-        Devices in use, and M of them per worker.
-    effort_s
-        Step time × steps × epochs of a data set of one mini-batch: what ranks strategies whatever the data set.
+    `devices`, `degree`: Devices in use, and M of them per worker. `effort_s`: Step time × steps × epochs of a data set
+    of one mini-batch: what ranks strategies whatever the data set.
     """
 
     devices: int
@@ -83,17 +78,10 @@ class Strategy:
 class BestOfDevices:
     """The best strategies within a budget of devices.
 
-    Attributes
-    ----------
-    data_parallel, hybrid
-        The best with exactly this many devices, with workers of one device and of several; None if there is none.
-    best_data_parallel, best_hybrid
-        The best with at most this many.
-    by_degree
-        Model-parallel degree → the best with exactly this many.
-    is_compared, is_best_compared
-        True if data parallelism is known for this many workers, and for every number up to this; ratios to it are
-        given only then.
+    `data_parallel`, `hybrid`: The best with exactly this many devices, with workers of one device and of several; None
+    if there is none. `best_data_parallel`, `best_hybrid`: The best with at most this many. `by_degree`: Model-parallel
+    degree → the best with exactly this many. `is_compared`, `is_best_compared`: True if data parallelism is known for
+    this many workers, and for every number up to this; ratios to it are given only then.
     """
 
     devices: int
@@ -165,10 +153,7 @@ class Crossover:
 class HybridPlan(Shown):
     """The answer for every budget from 1 device on.
 
-    Attributes
-    ----------
-    reference_s
-        Effort of one device, to which speedups refer; None where the model fits on none.
+    `reference_s`: Effort of one device, to which speedups refer; None where the model fits on none.
     """
 
     budgets: tuple[BestOfDevices, ...]
@@ -177,7 +162,6 @@ class HybridPlan(Shown):
     name: str = ""
     warnings: tuple[str, ...] = ()
     epochs_fit: "CriticalBatch | None" = None
-    scaling_fit: "ScalingFit | None" = None
 
     def __repr__(self) -> str:
         best = self.budgets[-1].best
@@ -257,7 +241,6 @@ class HybridPlan(Shown):
             "crossovers": [vars(each) for each in self.crossovers],
             "budgets": [self._budget(each) for each in self.budgets],
             "warnings": list(self.warnings),
-            **({} if self.scaling_fit is None else {"scaling_fit": self.scaling_fit.to_dict()}),
             **({} if self.epochs_fit is None else {"epochs_fit": self.epochs_fit.to_dict()}),
         }
 

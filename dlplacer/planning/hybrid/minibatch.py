@@ -7,11 +7,14 @@ forward pass is always stored, so that modules can choose independently.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
+from dlplacer.core.topology import Device
 from dlplacer.machines.costs.roofline_times import required_time_s
 
 _GIVEN = ("parameter", "buffer", "input", "constant")
@@ -29,14 +32,9 @@ class Recomputation:
 class StepChoices:
     """A training step with modules whose inner activations may be computed again.
 
-    Attributes
-    ----------
-    fixed_bytes
-        Weights, gradients, state, inputs, activations read across modules, and the largest workspace.
-    modules
-        Module path → its recomputation; modules without inner activations are left out.
-    workspace_bytes
-        The largest workspace.
+    `fixed_bytes`: Weights, gradients, state, inputs, activations read across modules, and the largest workspace.
+    `modules`: Module path → its recomputation; modules without inner activations are left out. `workspace_bytes`: The
+    largest workspace.
     """
 
     fixed_s: float
@@ -48,10 +46,7 @@ class StepChoices:
 def step_choices(graph: OpGraph, device_type: str) -> StepChoices:
     """The choices of a captured training step on a device type.
 
-    Raises
-    ------
-    InputError
-        If the graph has no backward pass, or an op has no time on the device type.
+    Raises InputError if the graph has no backward pass, or an op has no time on the device type.
     """
     if not any(op.phase == "backward" for op in graph.ops):
         raise InputError(f"graph {graph.name!r} has no backward pass; capture it with mode 'train'")
@@ -113,15 +108,9 @@ def _recomputation(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[s
 class BatchPlan:
     """The plan for a mini-batch of one size.
 
-    Attributes
-    ----------
-    bound_bytes
-        M_bound (Zou et al. 2017, eq. 5): what the device has for workspaces if nothing is computed again; where it is
-        below 0 something must be.
-    step_s
-        T*(X); None if the batch does not fit.
-    epochs, training_s
-        E(X), and the seconds of the whole training; these are None if the size of the data set is not known.
+    `bound_bytes`: M_bound (Zou et al. 2017, eq. 5): what the device has for workspaces if nothing is computed again;
+    where it is below 0 something must be. `step_s`: T*(X); None if the batch does not fit. `epochs`, `training_s`:
+    E(X), and the seconds of the whole training; these are None if the size of the data set is not known.
     """
 
     batch: int
@@ -132,11 +121,6 @@ class BatchPlan:
     epochs: float | None
     training_s: float | None
     reason: str = ""
-
-    @property
-    def samples_per_s(self) -> float | None:
-        """Throughput."""
-        return None if self.step_s is None else self.batch / self.step_s
 
     @property
     def effort_s(self) -> float:
@@ -158,12 +142,8 @@ def plan_batches(
 ) -> tuple[BatchPlan, ...]:
     """Every mini-batch with its best alternatives, by training time, those that do not fit last.
 
-    Parameters
-    ----------
-    dataset_size
-        |D|: samples of an epoch; None ranks by time per sample.
-    epochs
-        E(X): epochs until the target accuracy; None where training does not get there.
+    `dataset_size`: |D|: samples of an epoch; None ranks by time per sample. `epochs`: E(X): epochs until the target
+    accuracy; None where training does not get there.
     """
     if not steps:
         raise InputError("there are no mini-batch sizes to choose from; give at least one")
@@ -232,3 +212,15 @@ def _recomputed(step: StepChoices, memory_bytes: int) -> tuple[str, ...] | None:
         # HiGHS allows a row to be exceeded by a relative 1e-6, but bytes are exact: rule this one choice out.
         cut = np.append(np.where(taken, 1.0, -1.0), 0.0)
         constraints.append(LinearConstraint(cut[None, :], ub=taken.sum() - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Batches(Shown):
+    """Mini-batches on a device, the best first: by training time, or by time per sample without a data set."""
+
+    device: Device
+    plans: tuple[BatchPlan, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``dlplacer advise minibatch --json`` prints."""
+        return {"device": self.device.id, "batches": [asdict(plan) for plan in self.plans]}

@@ -1,7 +1,7 @@
 """Step times of data-parallel workers: in closed form, or over the links of a machine."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -18,7 +18,6 @@ from dlplacer.machines.costs.gradient_codecs import GradientExchange, exchanges
 from dlplacer.machines.costs.links import MachineCosts
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.machines.costs.roofline_times import required_time_s
-from dlplacer.planning.hybrid.scaling import ScalingEfficiency
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 from dlplacer.planning.hybrid.workers import WorkerSplit
 from dlplacer.planning.pipeline.pipeline_workload import batch_of
@@ -32,12 +31,8 @@ _BYTES_OF = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 class GradientLayer:
     """Gradients that are ready together.
 
-    Attributes
-    ----------
-    backward_s
-        Seconds of backward ops since the gradients before.
-    gradient_bytes
-        As float32, which is what codecs start from.
+    `backward_s`: Seconds of backward ops since the gradients before. `gradient_bytes`: As float32, which is what codecs
+    start from.
     """
 
     backward_s: float
@@ -48,12 +43,8 @@ class GradientLayer:
 class Work:
     """A step of one worker on one device.
 
-    Attributes
-    ----------
-    layers
-        Gradients in the order in which the backward pass makes them; empty where there are none.
-    tail_s
-        Seconds of backward ops after the last gradient.
+    `layers`: Gradients in the order in which the backward pass makes them; empty where there are none. `tail_s`:
+    Seconds of backward ops after the last gradient.
     """
 
     step_s: float
@@ -89,10 +80,7 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
     Gradients are ready when the op that makes them has run. Where the graph does not say which op makes a parameter's
     gradient (ops of kind ``gradient`` that are colocated with it), all of them are taken to be ready at the very end.
 
-    Raises
-    ------
-    InputError
-        If an op has no time on the type, or the whole graph takes none.
+    Raises InputError if an op has no time on the type, or the whole graph takes none.
     """
     spent_s, update_s = 0.0, 0.0
     ready: list[tuple[float, int]] = []
@@ -154,12 +142,8 @@ def _as_float32(op: Op) -> int:
 class StepTime:
     """A step with one exchange of gradients.
 
-    Attributes
-    ----------
-    exposed_s
-        Of these, what the exchange adds to the computation.
-    elastic
-        True for elastic averaging, whose exchange runs beside the next step.
+    `exposed_s`: Of these, what the exchange adds to the computation. `elastic`: True for elastic averaging, whose
+    exchange runs beside the next step.
     """
 
     codec: str
@@ -199,14 +183,14 @@ class Team:
 class ClosedForm:
     """Step times from a scaling efficiency: T_N = T_1 ÷ SU^M ÷ SE_N, gradients as they are, at every step (eq. 5)."""
 
-    efficiency: ScalingEfficiency
+    efficiency: Callable[[int], float]
 
     def step_times(
         self, work: Work, team: Team, _periods: Sequence[int], _elastic: Sequence[int] = (), /
     ) -> Iterator[StepTime]:
         """The one exchange that the form knows."""
         compute_s = work.step_s / team.split.speedup
-        step_s = compute_s / self.efficiency.efficiency(team.workers)
+        step_s = compute_s / self.efficiency(team.workers)
         yield StepTime("none", "-", "", "-", 1, 1, step_s, step_s - compute_s)
 
 

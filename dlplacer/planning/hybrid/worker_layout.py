@@ -19,12 +19,7 @@ def cluster(box: Topology, boxes: int, bytes_per_s: float, latency_s: float = 5e
     Device and router names get the number of their copy: ``3/gpu0``. Every device reaches the card of its box at the
     card's rate.
 
-    Parameters
-    ----------
-    bytes_per_s
-        Of a box's card, per direction.
-    latency_s
-        From device to device of different boxes.
+    `bytes_per_s`: Of a box's card, per direction. `latency_s`: From device to device of different boxes.
     """
     if boxes < 1:
         raise InputError(f"a cluster of {boxes} machines; there must be at least 1")
@@ -198,3 +193,16 @@ def signature(topology: Topology) -> tuple[object, ...]:
         for link in topology.links
     )
     return nodes, tuple(sorted(links))
+
+
+def boxes_for(box: Topology, devices: int, network_bytes_per_s: float | None) -> Topology:
+    """The machine itself, or as many copies of it as the budget takes, joined by network cards."""
+    boxes = -(-devices // len(box.devices))
+    if network_bytes_per_s is not None:
+        return cluster(box, boxes, network_bytes_per_s)
+    if boxes > 1:
+        raise InputError(
+            f"devices is {devices}; topology {box.name!r} has {len(box.devices)}: join copies of it with "
+            'network="12.5 GB/s", or assume a scaling_efficiency of 1'
+        )
+    return box

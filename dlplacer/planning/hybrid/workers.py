@@ -19,14 +19,8 @@ from dlplacer.planning.place import place
 class WorkerSplit:
     """The split of a worker's step over its devices.
 
-    Attributes
-    ----------
-    speedup
-        SU^M: the step on one device ÷ on these.
-    shares
-        The share of the gradients that each device holds; empty for equal shares.
-    used
-        The number of devices that run ops; 0 stands for all.
+    `speedup`: SU^M: the step on one device ÷ on these. `shares`: The share of the gradients that each device holds;
+    empty for equal shares. `used`: The number of devices that run ops; 0 stands for all.
     """
 
     speedup: float
@@ -79,10 +73,7 @@ class SpeedupTable:
 class SplitPerMachine(ABC):
     """A source of splits that looks at each kind of machine once: those that differ in names alone are one.
 
-    Parameters
-    ----------
-    single_s
-        Step time on one device, to which speedups refer.
+    `single_s`: Step time on one device, to which speedups refer.
     """
 
     def __init__(self, graph: OpGraph, single_s: float) -> None:
@@ -110,13 +101,9 @@ class Placed(SplitPerMachine):
 
     A machine whose memory the graph exceeds, or for which no plan was found in time, has no split.
 
-    Parameters
-    ----------
-    stop
-        Once it is set, the solve at hand ends, and KeyboardInterrupt is raised instead of starting others.
-    solving
-        Arguments of `dlplacer.planning.place.place`. One device needs no method; the limit and the gap are those of
-        many solves in a row, as a percent of a worker's step decides nothing here.
+    `stop`: Once it is set, the solve at hand ends, and KeyboardInterrupt is raised instead of starting others.
+    `solving`: Arguments of `dlplacer.planning.place.place`. One device needs no method; the limit and the gap are those
+    of many solves in a row, as a percent of a worker's step decides nothing here.
     """
 
     def __init__(self, graph: OpGraph, single_s: float, stop: Event | None = None, **solving: Any) -> None:

@@ -29,16 +29,9 @@ _SMALL = 0.001
 class Activation:
     """A tensor of the forward pass that ops of other blocks, or backward ops, read.
 
-    Attributes
-    ----------
-    maker, readers
-        Positions of blocks; the maker is not among the readers.
-    bytes
-        For the whole batch.
-    gradient_bytes
-        Bytes of its gradient: its own bytes if a weight comes before it, else 0.
-    is_saved
-        True if a backward op reads it, so that it stays until then.
+    `maker`, `readers`: Positions of blocks; the maker is not among the readers. `bytes`: For the whole batch.
+    `gradient_bytes`: Bytes of its gradient: its own bytes if a weight comes before it, else 0. `is_saved`: True if a
+    backward op reads it, so that it stays until then.
     """
 
     name: str
@@ -53,12 +46,8 @@ class Activation:
 class Tie:
     """A weight, or unwritten buffer, that several blocks read: each further stage gets a copy of it, once a step.
 
-    Attributes
-    ----------
-    home, readers
-        Positions of blocks: of its first reader, where it is kept, and of the others.
-    bytes, gradient_bytes
-        Bytes that travel to a further stage, and back from it.
+    `home`, `readers`: Positions of blocks: of its first reader, where it is kept, and of the others. `bytes`,
+    `gradient_bytes`: Bytes that travel to a further stage, and back from it.
     """
 
     name: str
@@ -72,14 +61,8 @@ class Tie:
 class Blocks:
     """The forward ops of a graph in blocks, in an order in which blocks can run.
 
-    Attributes
-    ----------
-    members
-        [block] → positions of its forward ops, weights among them.
-    backward
-        [block] → positions of the backward and optimizer ops that run where the block runs.
-    before
-        [block] → the blocks whose tensors it reads.
+    `members`: [block] → positions of its forward ops, weights among them. `backward`: [block] → positions of the
+    backward and optimizer ops that run where the block runs. `before`: [block] → the blocks whose tensors it reads.
     """
 
     graph: OpGraph
@@ -323,12 +306,8 @@ MOST_CUTS = 1500
 class Cuts:
     """The cuts of a graph, from the empty set to all blocks.
 
-    Attributes
-    ----------
-    inside
-        [cut, block] → whether the block is before the cut.
-    exact
-        True if these are all cuts of the graph; else they follow one order of the blocks.
+    `inside`: [cut, block] → whether the block is before the cut. `exact`: True if these are all cuts of the graph; else
+    they follow one order of the blocks.
     """
 
     blocks: Blocks
@@ -417,13 +396,13 @@ class Cuts:
         return found
 
 
-def cuts_of(blocks: Blocks, most: int = MOST_CUTS) -> Cuts:
-    """All cuts of a graph, or those along one order of its blocks if there are more than `most`.
+def cuts_of(blocks: Blocks) -> Cuts:
+    """All cuts of a graph, or those along one order of its blocks if there are more than `MOST_CUTS`.
 
     A cut is a set of blocks with all that comes before them (an order ideal), so that data cross it in one direction.
     """
     count = len(blocks.members)
-    found = _ideals(blocks, most)
+    found = _ideals(blocks)
     exact = found is not None
     if found is None:
         found = [(1 << position) - 1 for position in range(count + 1)]
@@ -432,7 +411,7 @@ def cuts_of(blocks: Blocks, most: int = MOST_CUTS) -> Cuts:
     return Cuts(blocks, rows.reshape(len(found), count), exact)
 
 
-def _ideals(blocks: Blocks, most: int) -> list[int] | None:
+def _ideals(blocks: Blocks) -> list[int] | None:
     needs = [sum(1 << block for block in before) for before in blocks.before]
     found = {0}
     newest = [0]
@@ -444,6 +423,6 @@ def _ideals(blocks: Blocks, most: int) -> list[int] | None:
                     following.add(ideal | 1 << block)
         newest = [ideal for ideal in following if ideal not in found]
         found.update(newest)
-        if len(found) > most:
+        if len(found) > MOST_CUTS:
             return None
     return list(found)

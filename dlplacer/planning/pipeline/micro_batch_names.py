@@ -17,14 +17,9 @@ class BatchCut:
 
     As a rewrite it is written ``micro-batches:4``, or ``micro-batches:4:01-:sum`` with everything said.
 
-    Attributes
-    ----------
-    dims
-        [flat input] → dimension that is cut, None for an input that every micro-batch reads whole. Empty: dimension 0
-        of every tensor.
-    joining
-        ``mean`` of the losses, their ``sum``, or the name of the traced scalar by which they are weighted: a count of
-        tokens, a sum of class weights.
+    `dims`: [flat input] → dimension that is cut, None for an input that every micro-batch reads whole. Empty: dimension
+    0 of every tensor. `joining`: ``mean`` of the losses, their ``sum``, or the name of the traced scalar by which they
+    are weighted: a count of tokens, a sum of class weights.
     """
 
     count: int

@@ -17,12 +17,9 @@ from dlplacer.planning.pipeline.schedules import Action, Order, stage_ranks
 class Hop:
     """The route from a stage to the next.
 
-    Attributes
-    ----------
-    forward_s, backward_s
-        Seconds for the activations of a micro-batch one way, for their gradients the other way.
-    forward_directions, backward_directions
-        The link directions that a transfer occupies; transfers that share one take turns.
+    `forward_s`, `backward_s`: Seconds for the activations of a micro-batch one way, for their gradients the other way.
+    `forward_directions`, `backward_directions`: The link directions that a transfer occupies; transfers that share one
+    take turns.
     """
 
     forward_s: float = 0.0
@@ -35,12 +32,8 @@ class Hop:
 class StageTimes:
     """Seconds of a stage for one micro-batch, and once per step.
 
-    Attributes
-    ----------
-    forward_s, backward_s
-        One pass; the backward one for inputs and weights together.
-    weight_s
-        The part of a backward in two parts that is for the weights.
+    `forward_s`, `backward_s`: One pass; the backward one for inputs and weights together. `weight_s`: The part of a
+    backward in two parts that is for the weights.
     """
 
     forward_s: float
@@ -58,10 +51,8 @@ class StageTimes:
 class TiedStages:
     """A weight of one stage that another one reads too.
 
-    Attributes
-    ----------
-    there_s, back_s
-        Seconds to send the weight at the beginning of a step, and its gradient behind the reader's last backward.
+    `there_s`, `back_s`: Seconds to send the weight at the beginning of a step, and its gradient behind the reader's
+    last backward.
     """
 
     home: int
@@ -83,12 +74,8 @@ class ActionSpan:
 class PipelineTimeline:
     """The start and end of every pass and transfer.
 
-    Attributes
-    ----------
-    transfers
-        All transfers, named by the action whose result travels.
-    step_s
-        The end of the last rank, its optimizer included.
+    `transfers`: All transfers, named by the action whose result travels. `step_s`: The end of the last rank, its
+    optimizer included.
     """
 
     ranks: tuple[tuple[ActionSpan, ...], ...]
@@ -116,12 +103,8 @@ def play(
     A transfer starts when its pass has ended and its link directions are free, first come first served, and does not
     keep the rank from going on.
 
-    Parameters
-    ----------
-    hops
-        [stage] → the route to stage + 1; stages of one rank hand over at once.
-    ties
-        Weights that cross between stages once a step, over links that nothing else keeps busy.
+    `hops`: [stage] → the route to stage + 1; stages of one rank hand over at once. `ties`: Weights that cross between
+    stages once a step, over links that nothing else keeps busy.
     """
     return _Player(order, stages, hops, ties).play()
 
@@ -224,16 +207,10 @@ _TIMES, _SIZES = ("forward", "backward", "weight", "update"), ("memory", "sends"
 class Stage(StageTimes):
     """A contiguous part of the model on a device, with its times for one micro-batch.
 
-    Attributes
-    ----------
-    ops
-        Its forward ops, weights among them, in an order in which they can run.
-    later
-        Its backward ops that earlier stages wait for, those for its weights alone, and its optimizer ops.
-    memory_bytes
-        Weights, gradients, state, and what the micro-batches in flight keep.
-    sends_bytes, returns_bytes
-        Per micro-batch: activations to the next stage, gradients that come back from it.
+    `ops`: Its forward ops, weights among them, in an order in which they can run. `later`: Its backward ops that
+    earlier stages wait for, those for its weights alone, and its optimizer ops. `memory_bytes`: Weights, gradients,
+    state, and what the micro-batches in flight keep. `sends_bytes`, `returns_bytes`: Per micro-batch: activations to
+    the next stage, gradients that come back from it.
     """
 
     device: str
@@ -254,13 +231,9 @@ class Stage(StageTimes):
 class PipelinePlan(Shown):
     """Stages, schedule and prediction.
 
-    Attributes
-    ----------
-    exact
-        True if the split is that of least bottleneck among all contiguous ones on its devices, and all sequences of
-        devices were compared, rather than a choice of either.
-    single_device_s
-        The whole batch on the best single device; None if it fits on none.
+    `exact`: True if the split is that of least bottleneck among all contiguous ones on its devices, and all sequences
+    of devices were compared, rather than a choice of either. `single_device_s`: The whole batch on the best single
+    device; None if it fits on none.
     """
 
     name: str

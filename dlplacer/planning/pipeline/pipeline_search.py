@@ -152,10 +152,7 @@ def plan_pipeline(
 ) -> PipelinePlan:
     """The pipeline of least predicted step time.
 
-    Raises
-    ------
-    InfeasibleError
-        If no split fits the memories; names the least that the fullest stage needs.
+    Raises InfeasibleError if no split fits the memories; names the least that the fullest stage needs.
     """
     search = Search(graph, topology)
     ranks = [stages] if stages is not None else range(2, max(2, len(topology.devices)) + 1)

@@ -152,10 +152,8 @@ MOST_KEPT = 32
 class DeviceChain:
     """Devices in the order of the stages, stage k on device k mod p, with the routes between neighbours.
 
-    Attributes
-    ----------
-    forward, backward
-        [rank] → cost of the route to the next rank (the last one's leads to the first) and of the route back.
+    `forward`, `backward`: [rank] → cost of the route to the next rank (the last one's leads to the first) and of the
+    route back.
     """
 
     devices: tuple[Device, ...]
@@ -186,15 +184,9 @@ def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) 
     Of two sequences with the same types and memories, one whose routes are all at least as cheap and share no
     link directions that those of the other do not makes every split at least as good, so the other is left out.
 
-    Parameters
-    ----------
-    wraps
-        True if a stage on the last device hands over to one on the first.
+    `wraps`: True if a stage on the last device hands over to one on the first.
 
-    Raises
-    ------
-    InfeasibleError
-        If no sequence of them is joined by links.
+    Raises InfeasibleError if no sequence of them is joined by links.
     """
     count = len(wiring.topology.devices)
     if not 1 <= ranks <= count:

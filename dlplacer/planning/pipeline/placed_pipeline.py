@@ -28,17 +28,11 @@ Place = tuple[int, int]
 def placed_pipeline(pipeline: PipelinePlan, graph: OpGraph, topology: Topology) -> Plan:
     """The plan of a pipeline: its times from a replay, its bound from the critical path and the area.
 
-    Parameters
-    ----------
-    graph
-        The step that the pipeline was planned for, rewritten to its micro-batches.
+    `graph`: The step that the pipeline was planned for, rewritten to its micro-batches.
 
-    Raises
-    ------
-    MismatchError
-        If a micro-batch has other ops than the batch that the pipeline was planned for.
-    InfeasibleError
-        If a device's memory does not hold its stages' tensors; the pipeline counts them by stage, a plan one by one.
+    Raises MismatchError if a micro-batch has other ops than the batch that the pipeline was planned for;
+    InfeasibleError if a device's memory does not hold its stages' tensors; the pipeline counts them by stage, a plan
+    one by one.
     """
     began = time.monotonic()
     problem = build_problem(with_times(graph, topology), topology, Options(step="joint"))

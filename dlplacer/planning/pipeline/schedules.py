@@ -10,10 +10,7 @@ from dlplacer.core.errors import InputError
 class Action:
     """One pass of one micro-batch through one stage.
 
-    Attributes
-    ----------
-    kind
-        ``F``: forward; ``B``: backward; ``I`` and ``W``: backward for the inputs, and for the weights, alone.
+    `kind`: ``F``: forward; ``B``: backward; ``I`` and ``W``: backward for the inputs, and for the weights, alone.
     """
 
     stage: int
@@ -96,10 +93,7 @@ def zero_bubble(ranks: int, micro_batches: int) -> Order:
 def interleaved(ranks: int, micro_batches: int, per_rank: int = 2) -> Order:
     """1F1B with several stages a rank, stage k on rank k mod p (Narayanan et al., 2021): smaller stages, less bubble.
 
-    Raises
-    ------
-    InputError
-        If the micro-batches do not make whole rounds of p.
+    Raises InputError if the micro-batches do not make whole rounds of p.
     """
     if micro_batches % ranks:
         raise InputError(f"interleaved: {micro_batches} micro-batches on {ranks} devices; use a multiple of {ranks}")

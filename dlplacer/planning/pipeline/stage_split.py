@@ -18,14 +18,9 @@ _TOLERANCE = 1 + 1e-9
 class StageSplit:
     """Cuts between stages.
 
-    Attributes
-    ----------
-    borders
-        [stage] → number of the cut behind it; the last is the cut behind everything.
-    bottleneck_s
-        Seconds per micro-batch of the slowest stage or of the slowest transfer between two.
-    sum_s
-        Seconds of one micro-batch through all stages and transfers, forward and backward.
+    `borders`: [stage] → number of the cut behind it; the last is the cut behind everything. `bottleneck_s`: Seconds per
+    micro-batch of the slowest stage or of the slowest transfer between two. `sum_s`: Seconds of one micro-batch through
+    all stages and transfers, forward and backward.
     """
 
     borders: tuple[int, ...]
@@ -37,12 +32,8 @@ class StageSplit:
 class SplitProblem:
     """The problem of splitting blocks into stages: cuts, devices, times and memory.
 
-    Attributes
-    ----------
-    compute_s
-        Device type → [cut] → seconds, forward and backward, of one micro-batch in all blocks before the cut.
-    held
-        [stage] → micro-batches in flight there.
+    `compute_s`: Device type → [cut] → seconds, forward and backward, of one micro-batch in all blocks before the cut.
+    `held`: [stage] → micro-batches in flight there.
     """
 
     cuts: Cuts
@@ -140,12 +131,8 @@ def best_split(problem: SplitProblem) -> StageSplit | None:
 def _least(join: Any, into: Sequence[Any], tables: Sequence[Any]) -> tuple[float, tuple[int, ...]]:
     """The least value of a walk over nested cuts, a step per stage, and its borders.
 
-    Parameters
-    ----------
-    join
-        ``np.add`` or ``np.maximum`` of the values of all steps.
-    into, tables
-        [stage] → [cut before] and [cut before, cut behind] → value.
+    `join`: ``np.add`` or ``np.maximum`` of the values of all steps. `into`, `tables`: [stage] → [cut before] and [cut
+    before, cut behind] → value.
     """
     reached = np.where(np.arange(len(into[0])) == 0, 0.0, np.inf)
     came_from = []

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -16,6 +16,7 @@ from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device
 from dlplacer.machines.costs.device_table import DEVICE_TABLE
+from dlplacer.planning.coarsen.contract import contract, members_of
 from dlplacer.planning.fit.chain import ChainCosts, chain_of
 from dlplacer.planning.fit.layer_flow import best_placement, is_experts
 from dlplacer.report.export.device_map import device_map, overfull_devices
@@ -31,10 +32,6 @@ class Layout:
     ops: tuple[Op, ...]
     devices: tuple[Device, ...]
     placement: tuple[int, ...]
-
-    @property
-    def layers(self) -> int:
-        return len({op.meta["layer"] for op in self.ops if op.meta["layer"] is not None})
 
     @property
     def gpus(self) -> list[int]:
@@ -80,10 +77,15 @@ def _host(device: Device) -> str:
 class Exported:
     """The text to paste, and the time of the plan that the target can be told ÷ time of the plan, less one."""
 
-    target: str
     text: str
     loss: float = 0.0
     note: str = ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The note with the loss, if there is one."""
+        slower = f": {100 * self.loss:.2f} % slower" if self.loss else ""
+        return (f"{self.note}{slower}",) if self.note else ()
 
 
 _BACKENDS = {
@@ -231,8 +233,9 @@ def _onnxruntime(layout: Layout) -> str:
 
 def _exo(layout: Layout) -> str:
     stages, begin, rows = layout.stages, 0, []
+    count = sum(len(layers) for _, layers in stages)
     for rank, (device, layers) in enumerate(stages):
-        row = {"node": device.id, "device_rank": rank, "world_size": len(stages), "n_layers": layout.layers}
+        row = {"node": device.id, "device_rank": rank, "world_size": len(stages), "n_layers": count}
         rows.append({**row, "start_layer": begin, "end_layer": begin + len(layers)})
         begin += len(layers)
     return json.dumps(rows, indent=1)
@@ -282,7 +285,7 @@ def export(plan: Plan, target: str) -> Exported:
     if target not in TARGETS:
         raise InputError(f"there is no target {target!r}; use one of {', '.join(TARGETS)}")
     if target == "accelerate" and not any("layer" in op.meta for op in plan.graph.ops):
-        return Exported(target, json.dumps(device_map(plan), indent=1), note="; ".join(overfull_devices(plan)))
+        return Exported(json.dumps(device_map(plan), indent=1), note="; ".join(overfull_devices(plan)))
     if any("layer" not in op.meta for op in plan.graph.ops):
         raise InputError(f"the plan of {plan.graph.name!r} has no layers; export a plan of `dlplacer fit -o PLAN`")
     _require_told(plan, target)
@@ -295,7 +298,7 @@ def export(plan: Plan, target: str) -> Exported:
     # A layer that is spread over several devices is in no place that a target of whole layers can be told.
     known = tuple(place for op in chain.ops for place in homes[unit(op)])
     if len(known) == len(chain.ops) and _allowed(chain, known, rule):
-        return Exported(target, rule.text(Layout(chain.ops, chain.devices, known)))
+        return Exported(rule.text(Layout(chain.ops, chain.devices, known)))
     split = _solved_again(chain, rule, largest)
     if split is None:
         raise InputError(
@@ -306,7 +309,7 @@ def export(plan: Plan, target: str) -> Exported:
     planned = [plan.topology.device_index[plan.placement[op.id]] for op in whole.ops]
     loss = chain.value_s(split, largest) / whole.value_s(planned, largest) - 1
     text = rule.text(Layout(chain.ops, chain.devices, tuple(split)))
-    return Exported(target, text, max(0.0, loss), f"solved again, as {target} can be told only {_limits(rule)}")
+    return Exported(text, max(0.0, loss), f"solved again, as {target} can be told only {_limits(rule)}")
 
 
 def _require_told(plan: Plan, target: str) -> None:
@@ -386,26 +389,14 @@ def _allowed(chain: ChainCosts, placement: tuple[int, ...], rule: Target) -> boo
 
 def whole_layers(graph: OpGraph) -> OpGraph:
     """The chain with one op per layer."""
-    grouped = [list(group) for _, group in groupby(map(graph.op, graph.topological_order), _unit)]
-    last = {ops[-1].id: ops[0].id for ops in grouped}
-    edges = tuple(replace(edge, source=last[edge.source], tensor="") for edge in graph.edges if edge.source in last)
-    return replace(graph, ops=tuple(map(_joined, grouped)), edges=edges)
+    layers: dict[object, list[str]] = {}
+    for op in graph.ops:
+        layers.setdefault(_unit(op), []).append(op.id)
+    whole = contract(graph, {f"layer {layer}": ids for layer, ids in layers.items() if len(ids) > 1}, "layer")
 
+    def described(op: Op) -> Op:
+        members = [graph.op(name) for name in members_of(op)]
+        told = {key: [each for one in members for each in one.meta[key]] for key in ("kinds", "modules")}
+        return replace(op, meta={"layer": members[0].meta["layer"], **told})
 
-def _joined(ops: Sequence[Op]) -> Op:
-    if len(ops) == 1:
-        return ops[0]
-    times = [dict(op.time_s) if isinstance(op.time_s, Mapping) else {} for op in ops]
-    meta = {
-        "layer": ops[0].meta["layer"],
-        "kinds": [kind for op in ops for kind in op.meta["kinds"]],
-        "modules": [module for op in ops for module in op.meta["modules"]],
-    }
-    return replace(
-        ops[0],
-        kind="layer",
-        time_s={kind: sum(each[kind] for each in times) for kind in times[0]},
-        weight_bytes=sum(op.weight_bytes for op in ops),
-        state_bytes=sum(op.state_bytes for op in ops),
-        meta=meta,
-    )
+    return replace(whole, ops=tuple(map(described, whole.ops)))

@@ -4,6 +4,7 @@ import math
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from dlplacer.check import live_tensors, resident_bytes
@@ -123,26 +124,27 @@ def schedule_columns(
     device = plan.topology.device_index
     parts = () if is_run else critical_path(plan, arcs)
     path = {id(part.step) for part in parts}
-    count = len(plan.ops)
+    # What issues and hand-overs leave between steps of the path is no slack of theirs.
+    slack_s = (0.0 if id(entry) in path else arcs.slack_s[event] for event, entry in enumerate(plan.ops))
     return {
         "name": visible(name),
         "graph": graph,
         "end": clock.of(plan.makespan_s),
         "bound": 0 if is_run or plan.period_s is not None else clock.of(plan.lower_bound_s),
-        "devices": _devices(plan),
+        "devices": {
+            "name": [visible(each.id) for each in plan.topology.devices],
+            "type": [visible(each.type) for each in plan.topology.devices],
+            "capacity": [each.memory_bytes for each in plan.topology.devices],
+            "peak": [plan.memory[name].peak_bytes if name in plan.memory else None for name in device],
+        },
         "ops": {
             "op": [plan.graph.index[entry.op] for entry in plan.ops],
             "device": [device[entry.device] for entry in plan.ops],
             "start": clock.all_of(entry.start_s for entry in plan.ops),
             "time": clock.all_of(entry.end_s - entry.start_s for entry in plan.ops),
-            # What issues and hand-overs leave between steps of the path is no slack of theirs.
-            "slack": []
-            if is_run
-            else clock.all_of(
-                0.0 if id(entry) in path else arcs.slack_s[event] for event, entry in enumerate(plan.ops)
-            ),
+            "slack": [] if is_run else clock.all_of(slack_s),
             "critical": [event for event, entry in enumerate(plan.ops) if id(entry) in path],
-            **_waits(arcs, range(count)),
+            **_waits(arcs, range(len(plan.ops))),
         },
         "transfers": _transfers(plan, arcs, clock, texts, parts, is_run),
         "links": _links(plan, clock),
@@ -150,17 +152,6 @@ def schedule_columns(
         "memory": memory_columns(plan, clock)
         if plan.method != "measured" and any(op.footprint_bytes for op in plan.graph.ops)
         else {},
-    }
-
-
-def _devices(plan: Plan) -> dict[str, Any]:
-    devices = plan.topology.devices
-    known = [plan.memory.get(device.id) for device in devices]
-    return {
-        "name": [visible(device.id) for device in devices],
-        "type": [visible(device.type) for device in devices],
-        "capacity": [device.memory_bytes for device in devices],
-        "peak": [None if memory is None else memory.peak_bytes for memory in known],
     }
 
 
@@ -182,9 +173,8 @@ def _transfers(
 ) -> dict[str, Any]:
     sent = plan.transfers
     firsts = arcs.first_segment[:-1]
-    lasts = [first - 1 for first in arcs.first_segment[1:]]
     waits = _waits(arcs, range(len(arcs.spans)))
-    slack = clock.all_of(min(arcs.slack_s[first : last + 1]) for first, last in zip(firsts, lasts, strict=True))
+    slack = clock.all_of(min(arcs.slack_s[first:end]) for first, end in pairwise(arcs.first_segment))
     return {
         "tensor": [text_of(texts, transfer.tensor) for transfer in sent],
         "source": [arcs.op_event[transfer.source] for transfer in sent],

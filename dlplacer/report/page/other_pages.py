@@ -12,7 +12,7 @@ from dlplacer.core.table import figures
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.compare import Comparison
-from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan
+from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.schedules import Action
 from dlplacer.report.page.page import FigureTable, Page, page_table, render_page, schedule_data
@@ -60,29 +60,18 @@ def hybrid_page(plan: HybridPlan) -> str:
 
 
 def _chart(plan: HybridPlan) -> dict[str, Any]:
-    budgets = _thinned(plan)
+    # Of many budgets every so many, and those that are named.
+    step = -(-len(plan.budgets) // _MOST_POINTS)
+    named = (plan.first_win, len(plan.budgets))
+    budgets = [each for each in plan.budgets if each.devices % step == 0 or each.devices in named]
     lines = plan.lines(budgets)
     lines[_BEST] = [(each.devices, each.best) for each in budgets]
-    drawn = [
-        {
-            "name": name,
-            "dashed": name == _BEST,
-            "points": [(count, plan.relative(found), found.label) for count, found in points if found is not None],
-        }
-        for name, points in lines.items()
-    ]
+    series = []
+    for name, points in lines.items():
+        known = [(count, plan.relative(found), found.label) for count, found in points if found is not None]
+        series += [{"name": name, "dashed": name == _BEST, "points": known}] if known else []
     marks = [] if plan.first_win is None else [{"at": plan.first_win, "text": f"hybrid wins from {plan.first_win}"}]
-    series = [line for line in drawn if line["points"]]
     return {"x": "devices", "y": plan.chart_label, "series": series, "marks": marks}
-
-
-def _thinned(plan: HybridPlan) -> list[BestOfDevices]:
-    """All budgets if they are few; else so many as a logarithmic axis can tell apart."""
-    count = len(plan.budgets)
-    if count <= _MOST_POINTS:
-        return list(plan.budgets)
-    chosen = {round(count ** (position / (_MOST_POINTS - 1))) for position in range(_MOST_POINTS)}
-    return [plan.at(devices) for devices in sorted(chosen | {count, *([plan.first_win] if plan.first_win else [])})]
 
 
 _KINDS = {"F": "forward", "B": "backward", "I": "backward for the inputs", "W": "backward for the weights"}
@@ -91,15 +80,11 @@ _COLORS = (("module", "micro-batch"), ("phase", "phase"), ("kind", "pass"), ("de
 
 def pipeline_page(pipeline: PipelinePlan) -> str:
     """One HTML page about a pipeline: a row per device, passes coloured by micro-batch, transfers between stages."""
-    title = (
-        f"{pipeline.name}: {pipeline.schedule}, {len(pipeline.stages)} stages, {pipeline.micro_batches} micro-batches"
-    )
+    counts = f"{len(pipeline.stages)} stages, {pipeline.micro_batches} micro-batches"
+    title = f"{pipeline.name}: {pipeline.schedule}, {counts}"
     speedup = FITS_NONE if pipeline.speedup is None else f"{pipeline.speedup:.4g}× over the best single device"
-    top = [
-        ("step", format_seconds(pipeline.step_s)),
-        ("bubble", f"{100 * pipeline.timeline.bubble:.1f} %"),
-        ("speedup", speedup),
-    ]
+    bubble = f"{100 * pipeline.timeline.bubble:.1f} %"
+    top = [("step", format_seconds(pipeline.step_s)), ("bubble", bubble), ("speedup", speedup)]
     data = schedule_data([("pipeline", passes_as_plan(pipeline))], colorBy=_COLORS)
     data["tables"] = [page_table("Stages", pipeline.table, data["unitS"], {"last_op": 240})]
     return render_page(Page(title, top, [FigureTable("Pipeline", figures(pipeline.to_dict()))], data))
@@ -125,7 +110,7 @@ def passes_as_plan(pipeline: PipelinePlan) -> Plan:
             ops.append(Op(f"update of {devices[rank]}", "optimizer", update_s, phase="optimizer"))
             entries.append(ScheduledOp(ops[-1].id, devices[rank], begin_s, begin_s + update_s))
     edges = [
-        Edge(str(action), str(reader), size, tensor=_tensor(action, reader))
+        Edge(str(action), str(reader), size, tensor=f"{action} → {reader}")
         for action in spans
         for reader, size in _readers(pipeline, action, spans.keys())
     ]
@@ -168,14 +153,10 @@ def _readers(pipeline: PipelinePlan, action: Action, known: Set[Action]) -> Iter
             yield reader, size
 
 
-def _tensor(action: Action, reader: Action) -> str:
-    return f"{action} → {reader}"
-
-
 def _transfers(pipeline: PipelinePlan, known: Set[Action]) -> Iterator[Transfer]:
     for span in pipeline.timeline.transfers:
         for reader, size in _readers(pipeline, span.action, known):
             if reader.stage != span.action.stage:
                 hop = pipeline.stages[span.action.stage].device, pipeline.stages[reader.stage].device
                 segment = TransferSegment((hop,), span.begin_s, span.end_s)
-                yield Transfer(_tensor(span.action, reader), str(span.action), hop[1], size, (segment,))
+                yield Transfer(f"{span.action} → {reader}", str(span.action), hop[1], size, (segment,))

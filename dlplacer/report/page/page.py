@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any
 
 from dlplacer.core.errors import InputError
@@ -65,7 +64,7 @@ def render_page(page: Page) -> str:
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["visible"] = visible
-    template = environment.from_string(_read(_ASSETS / "page.html.jinja"))
+    template = environment.from_string((_ASSETS / "page.html.jinja").read_text(encoding="utf-8"))
     script = _joined("script", ".js", _SCRIPTS)
     return template.render(
         page=page,
@@ -79,35 +78,31 @@ def render_page(page: Page) -> str:
 
 @cache
 def _joined(folder: str, suffix: str, names: tuple[str, ...]) -> str:
-    return "\n".join(_read(_ASSETS / folder / f"{name}{suffix}") for name in names)
-
-
-def _read(path: Traversable) -> str:
-    return path.read_text(encoding="utf-8")
+    return "\n".join((_ASSETS / folder / f"{name}{suffix}").read_text(encoding="utf-8") for name in names)
 
 
 def highlights(plan: Plan) -> list[tuple[str, str]]:
     """The few figures by which a plan is judged first."""
-    faster, gap = speedup_text(plan), f"{100 * plan.gap:.3g} %"
-    known = ("bound", format_seconds(plan.lower_bound_s)), ("gap", gap), ("speedup", faster), ("status", plan.status)
-    return [(name, text) for name, text in known if text is not None]
+    bound, gap, faster = format_seconds(plan.lower_bound_s), f"{100 * plan.gap:.3g} %", speedup_text(plan)
+    return [("bound", bound), ("gap", gap), *([("speedup", faster)] if faster else []), ("status", plan.status)]
 
 
 def result_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
     """Time, bound, gap, speedup and method; a column for each plan."""
-    columns = [_result(plan) for _, plan in plans]
-    names = list(dict.fromkeys(name for column in columns for name in column))
-    rows = [(name, *(column.get(name, "–") for column in columns)) for name in names]
-    return FigureTable("Result", rows, [name for name, _ in plans] if len(plans) > 1 else ())
+    return _beside("Result", [_result(plan) for _, plan in plans], plans)
 
 
 def assumption_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
     """Every option of the problem; a column for each plan if plans differ."""
-    chosen = list(dict.fromkeys(plan.options for _, plan in plans))
-    heads = [name for name, _ in plans] if len(chosen) > 1 else ()
-    columns = [options.to_dict() for options in (chosen if len(chosen) == 1 else [plan.options for _, plan in plans])]
-    rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
-    return FigureTable("Assumptions", rows, heads)
+    return _beside("Assumptions", [plan.options.to_dict() for _, plan in plans], plans)
+
+
+def _beside(title: str, columns: Sequence[Mapping[str, str]], plans: Sequence[tuple[str, Plan]]) -> FigureTable:
+    """A column of figures for each plan; one for all if they agree."""
+    shown = columns if any(column != columns[0] for column in columns) else columns[:1]
+    names = dict.fromkeys(name for column in shown for name in column)
+    rows = [(name, *(column.get(name, "–") for column in shown)) for name in names]
+    return FigureTable(title, rows, [name for name, _ in plans] if len(shown) > 1 else ())
 
 
 def _result(plan: Plan) -> dict[str, str]:
@@ -126,8 +121,6 @@ def _result(plan: Plan) -> dict[str, str]:
     }
     return dict(figures(record))
 
-
-NamedPlan = tuple[str, Plan]
 
 _TOP = 4
 
@@ -184,7 +177,7 @@ def page_table(title: str, table: Table, unit_s: float, widths: Mapping[str, int
 
 
 def schedule_data(
-    plans: Sequence[NamedPlan], shown: Sequence[int] = (0,), is_run: bool = False, **more: Any
+    plans: Sequence[tuple[str, Plan]], shown: Sequence[int] = (0,), is_run: bool = False, **more: Any
 ) -> dict[str, Any]:
     """The data of a page with schedules: one clock and one table of texts for all, graphs once each.
 

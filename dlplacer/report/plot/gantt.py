@@ -1,8 +1,7 @@
 """Devices and links over time: of a plan, and of a run beside its prediction."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -40,37 +39,20 @@ from dlplacer.report.summary import headline, verdict
 _MOST_ROWS = 10
 
 
-@dataclass(frozen=True, eq=False)
-class LinkRow:
-    """The link uses in one row.
-
-    `nodes`: those of a direction; the receiving device alone, if the row shows all transfers that arrive there.
-    """
-
-    nodes: tuple[str, ...]
-    uses: tuple[LinkUse, ...]
-
-    @property
-    def device(self) -> str | None:
-        """The device below which the row stands; None for a row of link directions."""
-        return self.nodes[0] if len(self.nodes) == 1 else None
+Row = str | tuple[str, ...]
+"""A device; the nodes of a link direction; or the one device at which the transfers of a row arrive."""
 
 
-def link_rows(plan: Plan) -> list[LinkRow]:
+def link_rows(plan: Plan) -> Mapping[tuple[str, ...], Sequence[LinkUse]]:
     """A row per link direction that is used; if there are many, one per device for its arriving transfers."""
     uses = link_uses(plan)
-    rows = [LinkRow(hop, tuple(found)) for hop, found in uses.items()]
-    if len(rows) <= _MOST_ROWS:
-        return rows
-    arriving: dict[str, list[LinkUse]] = {device.id: [] for device in plan.topology.devices}
+    if len(uses) <= _MOST_ROWS:
+        return dict(uses.items())
+    arriving: dict[tuple[str, ...], list[LinkUse]] = {(device.id,): [] for device in plan.topology.devices}
     for (_, target), passed in uses.items():
-        arriving.get(target, []).extend(passed)
-    sorted_by_start = {name: sorted(here, key=lambda use: use.start_s) for name, here in arriving.items()}
-    return [LinkRow((name,), tuple(here)) for name, here in sorted_by_start.items() if here]
+        arriving.get((target,), []).extend(passed)
+    return {row: sorted(here, key=lambda use: use.start_s) for row, here in arriving.items() if here}
 
-
-Row = str | LinkRow
-"""A device, or transfers."""
 
 _DEVICE_HEIGHT = 0.8
 _LINK_HEIGHT = 0.3
@@ -111,15 +93,15 @@ def plot_gantt(
         corner = (0, middle - _height(row) / 2)
         ax.add_patch(Rectangle(corner, plan.makespan_s, _height(row), facecolor=IDLE, edgecolor="none", zorder=0.5))
     _draw_ops(ax, plan, rows, color_of)
-    for row in below:
-        spans = [(use.start_s, use.end_s - use.start_s) for use in row.uses]
+    for row, uses in below.items():
+        spans = [(use.start_s, use.end_s - use.start_s) for use in uses]
         place = (rows[row] - _height(row) / 2, _height(row))
         edge: dict[str, Any] = {"edgecolors": TRANSFER, "linewidths": 0.2}
         ax.broken_barh(spans, place, facecolors=TRANSFER, alpha=0.6, label="transfers", **edge)
     _draw_critical_path(ax, path, rows, below)
     _draw_kinds(ax, plan, rows, color_of)
     _label(ax, plan, rows)
-    arriving = any(row.device for row in below)
+    arriving = any(len(row) == 1 for row in below)
     several = " (darker: several)" if plan.options.contention == "none" or arriving else ""
     legend += [Patch(color=TRANSFER, label=f"transfer{several}")] if below else []
     legend += [Patch(color=IDLE, label="idle")]
@@ -154,10 +136,10 @@ def _limits(rows: Mapping[Row, float]) -> tuple[float, float]:
     return max(rows.values()) + 0.5, -0.6
 
 
-def _rows(plan: Plan, below: Sequence[LinkRow]) -> dict[Row, float]:
+def _rows(plan: Plan, below: Iterable[tuple[str, ...]]) -> dict[Row, float]:
     """Row → y of its middle: devices above links, or each device above its arriving transfers."""
-    arriving = {row.device: row for row in below}
-    if None in arriving or not below:
+    arriving = {*below}
+    if not arriving or len(next(iter(arriving))) > 1:
         rows: dict[Row, float] = {device.id: float(position) for position, device in enumerate(plan.topology.devices)}
         first = len(rows) - 0.2
         return rows | {row: first + _LINK_STEP * position for position, row in enumerate(below)}
@@ -165,8 +147,8 @@ def _rows(plan: Plan, below: Sequence[LinkRow]) -> dict[Row, float]:
     for device in plan.topology.devices:
         rows[device.id] = middle
         middle += 1.0
-        if device.id in arriving:
-            rows[arriving[device.id]] = middle - 1 + (_DEVICE_HEIGHT + _ARRIVING_STEP) / 2
+        if (device.id,) in arriving:
+            rows[device.id,] = middle - 1 + (_DEVICE_HEIGHT + _ARRIVING_STEP) / 2
             middle += _ARRIVING_STEP
     return rows
 
@@ -174,7 +156,7 @@ def _rows(plan: Plan, below: Sequence[LinkRow]) -> dict[Row, float]:
 def _height(row: Row) -> float:
     if isinstance(row, str):
         return _DEVICE_HEIGHT
-    return _ARRIVING_HEIGHT if row.device else _LINK_HEIGHT
+    return _ARRIVING_HEIGHT if len(row) == 1 else _LINK_HEIGHT
 
 
 def _draw_ops(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Callable[[str], str]) -> None:
@@ -191,12 +173,12 @@ def _draw_ops(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Callabl
 
 
 def _draw_critical_path(
-    ax: Axes, path: tuple[PathPart, ...], rows: Mapping[Row, float], below: Sequence[LinkRow]
+    ax: Axes, path: tuple[PathPart, ...], rows: Mapping[Row, float], below: Mapping[tuple[str, ...], Sequence[LinkUse]]
 ) -> None:
     """A line along the lower edge of rows; where the path changes row, a faint one down or up to the next."""
-    passed: dict[int, list[tuple[LinkUse, LinkRow]]] = defaultdict(list)
-    for row in below:
-        for use in row.uses:
+    passed: dict[int, list[tuple[LinkUse, Row]]] = defaultdict(list)
+    for row, uses in below.items():
+        for use in uses:
             passed[id(use.transfer)].append((use, row))
     lines = []
     for part in path:
@@ -207,14 +189,12 @@ def _draw_critical_path(
             spans = [(max(use.start_s, part.begin_s), min(use.end_s, part.end_s), row) for use, row in hops]
             lines += [(start_s, end_s, _edge(rows, row)) for start_s, end_s, row in spans if end_s > start_s]
     flat = [[(start_s, y), (end_s, y)] for start_s, end_s, y in lines if end_s > start_s]
-    steep = [
-        [(after[0], before[2]), (after[0], after[2])] for before, after in pairwise(lines) if before[2] != after[2]
-    ]
-    ax.add_collection(
-        LineCollection(flat, colors=CRITICAL, linewidths=2.2, zorder=3, label="critical path", capstyle="butt")
-    )
-    faint: dict[str, Any] = {"linewidths": 0.8, "alpha": _CHANGE_OPACITY}
-    ax.add_collection(LineCollection(steep, colors=CRITICAL, zorder=3, label="critical path changes row", **faint))
+    changes = ((before[2], after) for before, after in pairwise(lines) if before[2] != after[2])
+    steep = [[(start_s, y), (start_s, below_y)] for y, (start_s, _, below_y) in changes]
+    look: dict[str, Any] = {"colors": CRITICAL, "zorder": 3, "label": "critical path"}
+    ax.add_collection(LineCollection(flat, linewidths=2.2, capstyle="butt", **look))
+    look |= {"linewidths": 0.8, "alpha": _CHANGE_OPACITY, "label": "critical path changes row"}
+    ax.add_collection(LineCollection(steep, **look))
 
 
 def _edge(rows: Mapping[Row, float], row: Row) -> float:
@@ -231,12 +211,9 @@ def _draw_kinds(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Calla
             continue
         lower = rows[entry.device] - _DEVICE_HEIGHT / 2
         box = Rectangle((entry.start_s, lower), width_s, _DEVICE_HEIGHT, transform=ax.transData)
-        middle = (entry.start_s + entry.end_s) / 2
-        ink = ink_on(color_of(entry.op))
-        text = ax.text(
-            middle, rows[entry.device], kind, size=_FONT_POINTS, color=ink, ha="center", va="center", clip_on=True
-        )
-        text.set_clip_path(box)
+        look: dict[str, Any] = {"size": _FONT_POINTS, "color": ink_on(color_of(entry.op)), "clip_on": True}
+        middle = ((entry.start_s + entry.end_s) / 2, rows[entry.device])
+        ax.text(*middle, kind, ha="center", va="center", **look).set_clip_path(box)
 
 
 def _points_per_s(ax: Axes) -> float:
@@ -247,7 +224,7 @@ def _points_per_s(ax: Axes) -> float:
 def _label(ax: Axes, plan: Plan, rows: Mapping[Row, float]) -> None:
     label_rows(ax, list(rows.values()), [_name(row, plan.busy_s, plan.makespan_s) for row in rows])
     for label, row in zip(ax.get_yticklabels(), rows, strict=True):
-        label.set_fontsize(9 if isinstance(row, str) else 6 if row.device else 7)
+        label.set_fontsize(9 if isinstance(row, str) else 6 if len(row) == 1 else 7)
         label.set_color(TEXT if isinstance(row, str) else GUIDE)
     label_seconds(ax.xaxis, ax.get_xlim()[1], "time")
     entitle(ax, headline(plan), verdict(plan))
@@ -256,9 +233,7 @@ def _label(ax: Axes, plan: Plan, rows: Mapping[Row, float]) -> None:
 def _name(row: Row, busy: Mapping[str, float], makespan_s: float) -> str:
     if isinstance(row, str):
         return plain(row) + (f"\n{100 * busy[row] / makespan_s:.0f} % busy" if makespan_s else "")
-    if row.device:
-        return f"→ {plain(row.device)}"
-    return " → ".join(map(plain, row.nodes))
+    return " → ".join(map(plain, row if len(row) > 1 else ("", *row))).strip()
 
 
 def _timed(plan: Plan) -> Iterator[ScheduledOp]:
@@ -279,15 +254,8 @@ def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | None = None) ->
     longest_s = max(plan.makespan_s for plan in steps)
     for plan, ax, name in zip(steps, both, ("predicted", "measured"), strict=True):
         plot_gantt(plan, ax, mark_path=False, until_s=longest_s)
-        apart = _apart(plan, steps[0])
+        percent = 100 * (plan.makespan_s / steps[0].makespan_s - 1) if steps[0].makespan_s else 0.0
+        apart = f", {abs(percent):.1f} % {'longer' if percent > 0 else 'shorter'} than predicted" if percent else ""
         ax.set_title(f"{name}: {format_seconds(plan.makespan_s)}{apart}", loc="left", fontweight="bold")
     both[0].annotate(_SPAN, (1, 1), (0, 4), "axes fraction", "offset points", fontsize=7, color=GUIDE, ha="right")
     return both[0], both[1]
-
-
-def _apart(plan: Plan, predicted: Plan) -> str:
-    """The difference of a step from its prediction, in words; an empty text for the predicted step."""
-    if plan is predicted or not predicted.makespan_s:
-        return ""
-    percent = 100 * (plan.makespan_s / predicted.makespan_s - 1)
-    return f", {abs(percent):.1f} % {'longer' if percent > 0 else 'shorter'} than predicted"

@@ -41,16 +41,9 @@ Part = tuple[str, str, str]
 class GraphLayout:
     """The dots of a picture, with their places.
 
-    Attributes
-    ----------
-    spots
-        Part → column and row.
-    groups
-        [column] → the name of the module there.
-    moved_bytes
-        (Producing part, reading part) → the bytes that the reader takes, for each reader of a tensor.
-    lanes
-        Phase and device → row, where each device has a row of its own.
+    `spots`: Part → column and row. `groups`: [column] → the name of the module there. `moved_bytes`: (Producing part,
+    reading part) → the bytes that the reader takes, for each reader of a tensor. `lanes`: Phase and device → row, where
+    each device has a row of its own.
     """
 
     spots: Mapping[Part, tuple[float, float]]
@@ -278,22 +271,18 @@ def _draw_lines(ax: Axes, layout: GraphLayout) -> None:
         crosses = "edges between devices" if source[2] != target[2] else "edges"
         kinds[crosses if source[1] == target[1] else "edges between passes"].append((source, target))
     sizes = [layout.moved_bytes[ends] for ends in kinds["edges between devices"]]
-    most, crossing = max(sizes, default=0) or 1, len(sizes)
+    most = max(sizes, default=0) or 1
     # So many lines that they cover each other are drawn thinner than ink, or nothing else could be seen.
+    broad, alpha = [0.3 + 2.2 * (size / most) ** 0.5 for size in sizes], 1.2 * _OPAQUE_LINES / max(1, len(sizes))
     looks = {
         "edges": {"colors": GUIDE, "linewidths": 0.6, "alpha": 0.7},
-        "edges between devices": {
-            "colors": CROSSING,
-            "linewidths": [0.3 + 2.2 * (size / most) ** 0.5 for size in sizes],
-            "alpha": max(0.06, 0.6 * min(1.0, 2 * _OPAQUE_LINES / max(1, crossing))),
-        },
+        "edges between devices": {"colors": CROSSING, "linewidths": broad, "alpha": min(0.6, max(0.06, alpha))},
         "edges between passes": {"colors": GUIDE, "linewidths": 0.4, "alpha": 0.25},
     }
     for order, (label, ends) in enumerate(kinds.items()):
-        lines = [_line(layout.spots[source], layout.spots[target], not layout.lanes) for source, target in ends]
-        straight = [[layout.spots[source], layout.spots[target]] for source, target in ends]
-        shown = straight if label == "edges between passes" else lines
-        ax.add_collection(LineCollection(shown, label=label, zorder=1 + 0.1 * order, **looks[label]))
+        bends = not layout.lanes and label != "edges between passes"
+        lines = [_line(layout.spots[source], layout.spots[target], bends) for source, target in ends]
+        ax.add_collection(LineCollection(lines, label=label, zorder=1 + 0.1 * order, **looks[label]))
 
 
 def _line(start: tuple[float, float], end: tuple[float, float], bends: bool) -> list[tuple[float, float]]:
@@ -325,15 +314,12 @@ def _legend(plan: Plan, layout: GraphLayout) -> list[Line2D]:
     ops, total_s = Counter(plan.placement.values()), sum(plan.busy_s.values())
     handles = []
     for device, color in device_colors(plan.topology.device_index).items():
-        share = f"{100 * plan.busy_s[device] / total_s:.0f} % of the time" if total_s else "no time"
+        share = f"{100 * plan.busy_s[device] / (total_s or 1.0):.0f} % of the time"
         label = f"{plain(device)}: {ops[device]} ops, {share}"
         handles.append(Line2D([], [], marker="o", linestyle="", markersize=8, color=color, label=label))
-    moved = sum(transfer.bytes for transfer in plan.transfers)
+    texts = [f"{len(plan.transfers)} transfers, {format_bytes(sum(sent.bytes for sent in plan.transfers))}"]
+    texts.append(f"area: time, at most {format_seconds(max(layout.time_s.values()))}")
     hidden = len(plan.ops) - len(layout.spots)
-    texts = [
-        f"{len(plan.transfers)} transfers, {format_bytes(moved)}",
-        f"area: time, at most {format_seconds(max(layout.time_s.values()))}",
-    ]
     if hidden or layout.lanes:
         texts.append(f"{len(plan.ops)} ops in {len(layout.groups)} blocks" if layout.lanes else f"{hidden} ops hidden")
     return [

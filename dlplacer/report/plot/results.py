@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter
 
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.fit.fit import Fit
@@ -61,9 +61,6 @@ def plot_fit(found: Fit, ax: Axes | None = None) -> Axes:
     return ax
 
 
-_MOST_TICKS = 10
-
-
 def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     """Speedup over one device against the devices in use, both axes logarithmic; returns the Axes, without units.
 
@@ -86,23 +83,8 @@ def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     if plan.first_win is not None:
         label = f"hybrid wins from {plan.first_win}"
         ax.axvline(plan.first_win, color=GUIDE, linewidth=1, linestyle=":", label=label)
-    _label_axes(ax, plan)
-    return ax
-
-
-def _known(plan: HybridPlan, points: Sequence[tuple[int, Strategy | None]]) -> list[tuple[int, float]]:
-    return [(devices, plan.relative(strategy)) for devices, strategy in points if strategy is not None]
-
-
-def _label_axes(ax: Axes, plan: HybridPlan) -> None:
-    most = len(plan.budgets)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log", base=2)
-    ticks = [1 << power for power in range(most.bit_length())]
-    ax.xaxis.set_major_locator(
-        FixedLocator(ticks if len(ticks) <= _MOST_TICKS else ticks[:: -(-len(ticks) // _MOST_TICKS)])
-    )
-    ax.xaxis.set_minor_locator(NullLocator())
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.set_xlabel("devices")
@@ -111,6 +93,11 @@ def _label_axes(ax: Axes, plan: HybridPlan) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(fontsize=8, frameon=False, loc="upper left")
     entitle(ax, plan.name or "time to converge")
+    return ax
+
+
+def _known(plan: HybridPlan, points: Sequence[tuple[int, Strategy | None]]) -> list[tuple[int, float]]:
+    return [(devices, plan.relative(strategy)) for devices, strategy in points if strategy is not None]
 
 
 _HIGH = 0.8
@@ -151,11 +138,9 @@ def plot_pipeline(plan: PipelinePlan, ax: Axes | None = None) -> Axes:
     ax.set_ylim(len(plan.devices) - 0.4, -0.6)
     ax.set_xlim(0, timeline.step_s or 1.0)
     label_seconds(ax.xaxis, timeline.step_s or 1.0, "time")
-    title = (
-        f"{plan.name}: {plan.schedule}, {len(plan.stages)} stages, {plan.micro_batches} micro-batches: "
-        f"{format_seconds(plan.step_s)} per step, bubble {100 * timeline.bubble:.1f} %"
-    )
-    entitle(ax, title)
+    counts = f"{len(plan.stages)} stages, {plan.micro_batches} micro-batches"
+    figures = f"{format_seconds(plan.step_s)} per step, bubble {100 * timeline.bubble:.1f} %"
+    entitle(ax, f"{plan.name}: {plan.schedule}, {counts}: {figures}")
     _add_legend(ax, plan, colors, labelled)
     return ax
 

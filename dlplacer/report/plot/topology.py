@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from statistics import fmean
+from typing import Any
 
 import matplotlib
 import networkx as nx
@@ -84,7 +85,7 @@ _SPECTRUM = "viridis"
 
 def _size(topology: Topology, spots: Spots) -> tuple[float, float]:
     """Inches, width and height."""
-    lowest, highest = _depth(topology, spots), max(y for _, y in spots.values())
+    lowest, highest = max(_arcs(topology, spots), default=0.0), max(y for _, y in spots.values())
     columns = max(x for x, _ in spots.values()) - min(x for x, _ in spots.values())
     joins = Counter(name for link in topology.links for name in (link.source, link.target))
     level = max(_LEVEL_INCHES, *(_LEVEL_INCHES_PER_LINK * joins[router.id] for router in topology.routers), 0.0)
@@ -116,22 +117,13 @@ def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
     _draw_links(ax, topology, spots)
     colors = device_colors(topology.device_index)
     for node in topology.nodes:
-        label = "\n".join(_lines(topology, node.id))
-        color = colors.get(node.id, _ROUTER)
+        label, color = "\n".join(_lines(topology, node.id)), colors.get(node.id, _ROUTER)
         box = {"boxstyle": "round,pad=0.4", "facecolor": color, "edgecolor": TEXT}
-        ax.text(
-            *spots[node.id],
-            label,
-            fontsize=_LABEL_POINTS,
-            color=ink_on(color),
-            ha="center",
-            va="center",
-            zorder=3,
-            bbox=box,
-        )
+        look: dict[str, Any] = {"fontsize": _LABEL_POINTS, "color": ink_on(color), "bbox": box, "zorder": 3}
+        ax.text(*spots[node.id], label, ha="center", va="center", **look)
     columns, levels = zip(*spots.values(), strict=True)
     ax.set_xlim(min(columns) - 0.7, max(columns) + 0.7)
-    ax.set_ylim(-_depth(topology, spots) - 0.45, max(levels) + 0.45)
+    ax.set_ylim(-max(_arcs(topology, spots), default=0.0) - 0.45, max(levels) + 0.45)
     ax.set_axis_off()
     entitle(ax, topology.name or "topology")
     return ax
@@ -143,8 +135,8 @@ def _draw_links(ax: Axes, topology: Topology, spots: Spots) -> None:
     shades = matplotlib.colormaps[_SPECTRUM]
     color_of = {name: shades(0.9 * place / max(1, len(names) - 1)) for place, name in enumerate(names)}
     width_of = {name: 1.5 + 3.5 * (rates[name] / rates[names[0]]) ** 0.5 for name in names}
-    for link in topology.links:
-        name, low = _carries(link), _arc(topology, spots, link)
+    for link, low in zip(topology.links, _arcs(topology, spots), strict=True):
+        name = _carries(link)
         (x0, y0), (x1, y1) = spots[link.source], spots[link.target]
         middle = ((x0 + x1) / 2, (y0 + y1) / 2 - low)
         curve = Path([(x0, y0), (middle[0], middle[1] - low), (x1, y1)], [Path.MOVETO, Path.CURVE3, Path.CURVE3])
@@ -163,13 +155,8 @@ def _carries(link: Link) -> str:
     return f"{count}{format_bytes_per_s(link.bytes_per_s)}, {format_seconds(link.latency_s)}{duplex}"
 
 
-def _arc(topology: Topology, spots: Spots, link: Link) -> float:
-    """The depth of a link's middle below a straight line: 0 unless other devices lie between its ends."""
-    both = {link.source, link.target} <= topology.device_index.keys()
-    apart = abs(spots[link.source][0] - spots[link.target][0])
-    return 0.25 + 0.2 * apart if both and apart > 1.5 else 0.0
-
-
-def _depth(topology: Topology, spots: Spots) -> float:
-    """The depth of the lowest link below the row of devices."""
-    return max((_arc(topology, spots, link) for link in topology.links), default=0.0)
+def _arcs(topology: Topology, spots: Spots) -> list[float]:
+    """[link] → depth of its middle below a straight line: 0 unless other devices lie between its ends."""
+    apart = [abs(spots[link.source][0] - spots[link.target][0]) for link in topology.links]
+    both = [{link.source, link.target} <= topology.device_index.keys() for link in topology.links]
+    return [0.25 + 0.2 * far if low and far > 1.5 else 0.0 for far, low in zip(apart, both, strict=True)]

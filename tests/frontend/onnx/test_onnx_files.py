@@ -153,7 +153,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["solve", path, "cpu-2core", "--batch-size", "2"], "an ONNX file takes sizes of its axes"),
         (["capture", path], "--dim batch=1"),
         (["run", plan, "--devices", "cpu:0"], "write cpu:0,cpu:1"),
-        (["run", plan, "--devices", "cpu:0,cpu:0"], "given twice"),
+        (["run", plan, "--devices", "cpu:0,cpu:0"], "write cpu:0,cpu:1"),
         (["run", plan, "--devices", "cuda:0,cuda:1"], "or give a provider"),
         (["run", plan, "--devices", "tpu:0,tpu:1", "--provider", "TPU"], "no provider 'TPU'; it has"),
         (["profile", path, "--device", "cuda:0"], "timed on CPU cores"),

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlplacer.core.errors import InputError
 from dlplacer.core.op import Op
 from dlplacer.core.topology import Device
 from dlplacer.machines.costs.device_table import DEVICE_TABLE
@@ -34,17 +33,6 @@ def test_a_convolution_of_inception_v3_on_a_v100() -> None:
     assert V100 is not None
     assert roofline_s(op(25_491_013_632, 265_605_120), V100) == pytest.approx(2.319473e-3, rel=1e-6)
     assert roofline_s(op(0, 265_605_120), V100) == pytest.approx(0.421595e-3, rel=1e-5)
-
-
-def test_dtype_chooses_the_rate() -> None:
-    # 2.8e12 FLOP: float16 ÷ (0.7 · 4e12) = 1 s, float32 ÷ (0.7 · 1e12) = 4 s
-    assert roofline_s(op(2.8e12, dtype="float16"), ROUND) == pytest.approx(1.0)
-    assert roofline_s(op(2.8e12, dtype="float32"), ROUND) == pytest.approx(4.0)
-
-
-def test_a_missing_arithmetic_rate_is_named() -> None:
-    with pytest.raises(InputError, match=r"op 'conv1' computes 5 FLOP in float64.*float64 nor float32"):
-        roofline_s(op(5, 5, "float64"), Rates({"float16": 1e12}, 1e9))
 
 
 def test_an_unknown_type_takes_the_overhead_of_its_kind() -> None:

@@ -29,11 +29,6 @@ def test_every_device_type_gets_a_time() -> None:
     assert times(WORK, FAST, SLOW) == pytest.approx({"fast": 0.01, "slow": 1.0})
 
 
-def test_one_time_for_all_devices_is_kept() -> None:
-    given = graph(replace(WORK, time_s=3.0))
-    assert with_times(given, Topology((FAST, SLOW))) is given
-
-
 def test_times_per_type_are_kept_and_completed() -> None:
     assert times(replace(WORK, time_s={"tpu": 5.0, "fast": 3.0}), FAST, SLOW) == {"tpu": 5.0, "fast": 3.0, "slow": 1.0}
 
@@ -41,15 +36,6 @@ def test_times_per_type_are_kept_and_completed() -> None:
 def test_a_type_without_rates_leaves_the_op_as_it_is() -> None:
     given = graph(WORK, Op("weight", "parameter"), replace(WORK, id="known", time_s={"fast": 3.0}))
     assert with_times(given, Topology((ODD,))) is given
-
-
-def test_a_rate_that_is_missing_leaves_the_ops_that_need_it() -> None:
-    arithmetic_only = Device("a0", "a", flops_per_s=1e12)
-    computes, moves = replace(WORK, id="computes", bytes_accessed=0), replace(WORK, id="moves", flops=0)
-    timed = with_times(graph(WORK, computes, moves), Topology((arithmetic_only,)))
-    assert timed.op("computes").time_s == pytest.approx({"a": 0.01})
-    assert timed.op("work").time_s is None
-    assert timed.op("moves").time_s is None
 
 
 @pytest.mark.parametrize("allowed", [("fast",), ("fast0",), ("fast0", "elsewhere")])
@@ -63,10 +49,6 @@ def test_unequal_arithmetic_rates_of_one_type_are_refused() -> None:
         match="devices 'fast0' and 'fast1' are both of type 'fast', but flops_per_s is",
     ):
         times(WORK, FAST, SLOW, replace(FAST, id="fast1", flops_per_s={"float32": 2e12}))
-
-
-def test_roofline_times_agree_with_those_of_a_topology() -> None:
-    assert with_roofline_times(graph(WORK), "A100") == with_times(graph(WORK), Topology((Device("gpu0", "A100"),)))
 
 
 def test_roofline_times_of_an_unknown_type_are_refused() -> None:

@@ -86,17 +86,3 @@ NCCL_XML = """\
   </cpu>
 </system>
 """
-
-GRACE_XML = """\
-<system version="2">
-  <cpu host_hash="0x9" numaid="0" arch="arm64" vendor="">
-    <pci busid="0008:01:00.0" class="0x030200" link_speed="" link_width="0">
-      <gpu dev="0" sm="100" rank="0"><nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>
-        <c2c bw="44712" count="5"/></gpu>
-    </pci>
-    <pci busid="0009:01:00.0" class="0x030200" link_speed="" link_width="0">
-      <gpu dev="1" sm="100" rank="1"><nvlink target="fffffff:ff:ff.0" count="18"/></gpu>
-    </pci>
-  </cpu>
-</system>
-"""

@@ -13,7 +13,6 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.machines.importers.host import detected_topology, gpu_topology, has_gpus, host_topology
 from dlplacer.machines.importers.measured_links import SIZES_BYTES, doubts, fit_line, measured
-from dlplacer.machines.importers.products import type_of_name
 
 
 @pytest.fixture
@@ -65,19 +64,6 @@ def test_a_host_without_a_driver(nvidia_smi, monkeypatch: pytest.MonkeyPatch, tm
     with pytest.raises(InputError, match=r"no NVIDIA driver.*topology import"):
         gpu_topology()
     assert not has_gpus()
-
-
-@pytest.mark.parametrize(
-    ("product", "device_type"),
-    [
-        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
-        ("AMD Instinct MI250X/MI250", "MI250X"),
-        ("rtx 3090", "RTX3090"),
-    ],
-)
-def test_types_of_products(product: str, device_type: str) -> None:
-    assert type_of_name(product) == device_type
 
 
 SHOWN = {4: 8e-4, 2**12: 8e-7, 2**16: 4e-4, 2**20: 8e-3, 2**24: 0.18, 2**26: 0.84}

@@ -94,17 +94,10 @@ def test_node_link_of_networkx(imported) -> None:
     [
         ("", "no line with the columns GPU0"),
         ("\tGPU0\tGPU1\nGPU0\tX\tNV1\n", "GPU1 has a column and no row"),
-        ("\tGPU0\tGPU1\nGPU0\tX\tNV1\nGPU1\tNV1\n", "GPU1 has 1 entries for 2 columns"),
         ("\tGPU0\tGPU1\nGPU0\tX\tNV2\nGPU1\tNV1\tX\n", "GPU1 to GPU0 is NV1, but GPU0 to GPU1 is NV2"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><system/>', "a DOCTYPE or ENTITY is not accepted"),
         ("<system><cpu></system>", "line 1, column"),
-        ('<system><cpu><pci busid="x"><gpu/></pci></cpu></system>', "bus id is not of the form"),
         (NCCL_XML.replace('count="2"', 'count="two"'), "count is 'two'"),
-        (
-            '{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b", "bw": 1, "count": "2"}]}',
-            r"edges\[0\]\.count: must be a valid integer",
-        ),
-        ('{"nodes": [{"id": "a"}], "edges": [{"source": "a"}]}', r"edges\[0\]\.target: is required"),
         ('{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b"}]}', r"edges\[0\]\.bytes_per_s: is req"),
         ('{"nodes": [{"id": "a"}, {"id": "a"}], "edges": []}', "given twice"),
         (
@@ -124,10 +117,6 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source.write_text(DGX1)
     assert main(["topology", "import", str(source), "--type", "V100", "-o", str(target), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(target.read_text())
-    picture = tmp_path / "box.png"
-    assert main(["topology", "show", str(target), "--picture", str(picture)]) == 0
-    assert "gpu7" in capsys.readouterr().out
-    assert picture.stat().st_size > 10_000
     source.write_text("no matrix")
     assert main(["topology", "import", str(source)]) == 2
     assert "topo.txt: 1 mistake" in capsys.readouterr().err

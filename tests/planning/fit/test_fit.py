@@ -123,14 +123,6 @@ def test_streamed_weights_take_the_time_of_the_link() -> None:
     assert ram.time_s >= (ram.weight_bytes - decoder.parts[0].weight_bytes) / 24e9
 
 
-def test_weights_that_are_streamed_from_another_host_pass_the_network() -> None:
-    decoder, far = small(8), dp.new_topology("RTX4090; 64 GB DDR5-5600", network="1gbe")
-    far = replace(far, devices=(replace(far.devices[0], memory_bytes=GB // 8), far.devices[1]))
-    found = fit(decoder, far, Serving(context=256), reserve_bytes=0, stream=True, time_limit_s=2)
-    ram = next(share for share in found.shares if share.device == "host1-ram")
-    assert ram.time_s >= (ram.weight_bytes - decoder.parts[0].weight_bytes) / 0.117e9
-
-
 def test_devices_named_last_are_spared_until_they_are_needed() -> None:
     decoder = small(16)
     need = Question(decoder, machine((GB, 1e11)), Serving(context=256), 0, "layers").sizes(256).sum()
@@ -152,23 +144,11 @@ def test_the_longest_context_fits_and_one_token_more_does_not() -> None:
     assert replace(chain, sizes=question.sizes(found.max_context + 1)).best_split() is None
 
 
-def test_the_longest_context_is_the_same_whatever_context_is_asked() -> None:
-    decoder, box = small(16), machine((1e9, 5e11), (8e8, 5e11))
-    longest = {fit(decoder, box, Serving(each), reserve_bytes=0, longest=True).max_context for each in (1, 4096)}
-    assert len(longest) == 1
-
-
 def test_the_model_binds_a_context_that_memory_does_not() -> None:
     decoder, box = small(4, max_position_embeddings=512), machine((1e9, 5e11))
     found = fit(decoder, box, Serving(), reserve_bytes=0, longest=True)
     assert (found.max_context, found.binds) == (512, "model")
     assert fit(decoder, box, Serving(1000), reserve_bytes=0).max_context == 1000
-
-
-@pytest.mark.parametrize("objective", ["prefill", "request"])
-def test_a_prompt_longer_than_the_context_is_refused(objective: str) -> None:
-    with pytest.raises(InputError):
-        fit(small(), machine((1e9, 5e11)), Serving(100, prompt=8192, objective=objective), reserve_bytes=0)
 
 
 def test_a_cache_of_eight_bits_makes_room_for_twice_the_context() -> None:
@@ -244,13 +224,6 @@ def test_experts_apart_are_faster_where_ram_is_needed() -> None:
         fit(decoder, box, Serving(context=8192), whole=each, time_limit_s=5) for each in ("layers", "experts")
     )
     assert apart.value_s < whole.value_s
-
-
-def test_a_model_that_is_too_large_says_what_it_needs() -> None:
-    with pytest.raises(InfeasibleError) as raised:
-        fit(decoder_of_config(LLAMA_70B, "Llama-3-70B"), dp.new_topology("RTX4090"), Serving())
-    assert "Llama-3-70B" in str(raised.value)
-    assert "GiB" in str(raised.value)
 
 
 def test_a_map_of_accelerate_is_read_as_it_means() -> None:

@@ -1,6 +1,6 @@
 """The hybrid planner: the paper's projections, brute force over all strategies, and its properties."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dlplacer.planning.hybrid.epochs import CriticalBatch, EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-from dlplacer.planning.hybrid.scaling import ConstantEfficiency, RingOverhead, ScalingEfficiency
+from dlplacer.planning.hybrid.scaling import constant_efficiency
 from dlplacer.planning.hybrid.step_times import ClosedForm, Work
 from dlplacer.planning.hybrid.workers import SpeedupTable
 
@@ -22,16 +22,20 @@ def plan(epochs: Mapping[float, float | None], speedups: Mapping[int, float], de
     return plan_hybrid(HybridProblem(Work(1.0), efficiency, SpeedupTable(speedups)), devices)
 
 
-def threshold(efficiency: ScalingEfficiency, workers: int, degree: int, epochs: tuple[float, float]) -> float:
+def ring(bandwidth: float, latency: float) -> Callable[[int], float]:
+    """SE_N of a ring all-reduce that hides behind nothing."""
+    return lambda workers: 1 / (1 + (workers - 1) * (bandwidth / workers + latency))
+
+
+def threshold(efficiency: Callable[[int], float], workers: int, degree: int, epochs: tuple[float, float]) -> float:
     """Eq. 6: the SU^M above which N workers of M devices beat M·N workers of one; `epochs` are E_N and E_MN."""
-    more = efficiency.efficiency(degree * workers)
-    return degree * more / efficiency.efficiency(workers) * epochs[0] / epochs[1]
+    return degree * efficiency(degree * workers) / efficiency(workers) * epochs[0] / epochs[1]
 
 
 @pytest.mark.parametrize(("devices", "epochs"), [(64, (4, 7)), (128, (7, 12)), (256, (12, 23))])
 def test_inception_v3_on_more_than_32_devices(devices: int, epochs: tuple[float, float]) -> None:
     every = plan(INCEPTION, {2: 1.32}, 256)
-    found, needed = every.at(devices), threshold(ConstantEfficiency(1.0), devices // 2, 2, epochs)
+    found, needed = every.at(devices), threshold(constant_efficiency(), devices // 2, 2, epochs)
     assert every.speedup_needed(devices) == pytest.approx(needed)
     assert found.against_same_devices == pytest.approx(1.32 / needed)
     assert found.best is found.hybrid
@@ -75,7 +79,7 @@ def test_the_best_strategy_is_that_of_an_enumeration(
         Work(0.5),
         StatisticalEfficiency(table),
         SpeedupTable(speedups),
-        step_times=ClosedForm(RingOverhead(overhead, 0.01)),
+        step_times=ClosedForm(ring(overhead, 0.01)),
     )
     found = plan_hybrid(problem, devices)
 
@@ -97,7 +101,7 @@ def test_the_best_strategy_is_that_of_an_enumeration(
 def test_a_hybrid_wins_exactly_above_the_threshold_of_eq_6(
     speedup: float, workers: int, ratio: float, critical: float
 ) -> None:
-    efficiency, base = RingOverhead(0.0, ratio / (1 + ratio)), CriticalBatch(3.0, critical)
+    efficiency, base = ring(0.0, ratio / (1 + ratio)), CriticalBatch(3.0, critical)
     problem = HybridProblem(
         Work(1.0), StatisticalEfficiency(base), SpeedupTable({2: speedup}), step_times=ClosedForm(efficiency)
     )

@@ -217,10 +217,3 @@ def test_devices_have_the_names_of_their_vendor(words: str, names: str, order: b
     text = export(plan, "llama.cpp").text
     assert re.findall(r"--device (\S+)", text) == [names]
     assert [("CUDA_DEVICE_ORDER" in export(plan, target).text) for target in ("llama.cpp", "vllm")] == [order] * 2
-
-
-def test_onnxruntime_is_told_names_of_the_family() -> None:
-    names = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 256}
-    plan = fit(decoder_of_config({"model_type": "gpt2", **names}, "gpt2"), dp.new_topology("RTX3090"), Serving(32)).plan
-    told = re.findall(r"[(,] ?(/[^,)]*/)", export(plan, "onnxruntime").text)
-    assert {"/transformer/wte/", "/transformer/h.0/", "/transformer/h.1/", "/lm_head/"} <= {*told}

@@ -1,17 +1,13 @@
 """Pages of pipelines, comparisons and hybrid plans, and the options that write pages."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from planning.pipeline.graphs import chain, devices
 from report.page.long_plans import long_plan
 from report.page.reading import ReadPage
-from report.plot.plans import diamond
 
-from dlplacer.cli.main import main
-from dlplacer.core.plan import Plan
 from dlplacer.planning.compare import Comparison, compare
 from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
@@ -77,26 +73,3 @@ def test_the_page_of_a_hybrid_has_every_budget() -> None:
     assert lines["data parallelism"][-1][1] == pytest.approx(36.571, abs=1e-3)
     assert page.data["chart"]["marks"] == [{"at": 54, "text": "hybrid wins from 54"}]
     assert ["warnings", "look out"] in page.rows
-
-
-def written(path: Path, *command: str) -> ReadPage:
-    assert main([*command, "--html", str(path)]) == 0
-    return ReadPage(path.read_text(encoding="utf-8"))
-
-
-def saved(path: Path, plan: Plan) -> str:
-    plan.save(path)
-    return str(path)
-
-
-def test_show_writes_one_or_two_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = saved(tmp_path / "first.json", diamond()), saved(tmp_path / "second.json", diamond())
-    page = written(tmp_path / "page.html", "show", first)
-    assert [schedule["name"] for schedule in page.data["schedules"]] == ["plan"]
-    page = written(tmp_path / "page.html", "show", first, "--against", second)
-    assert [schedule["name"] for schedule in page.data["schedules"]] == ["first", "second"]
-    page = written(tmp_path / "page.html", "show", first, "--against", first)
-    assert [schedule["name"] for schedule in page.data["schedules"]] == ["A", "B"]
-    capsys.readouterr()
-    assert main(["show", first, "--against", second]) == 2
-    assert "--against" in capsys.readouterr().err

@@ -22,14 +22,8 @@ def test_inputs_that_are_not_those_of_the_job() -> None:
     with placed_at_random(job, graph=graph_of("linear")) as placed:
         with pytest.raises(InputError, match="the step takes 1 inputs and 1 targets; 3 values were given"):
             placed(x, x, labels)
-        with pytest.raises(InputError, match="training needs the 1 targets after the inputs"):
-            placed.step(x)
         with pytest.raises(MismatchError, match=r"input args\[0\] has dtype torch.float64; .* torch.float32: convert"):
             placed(x.double(), labels)
-        with pytest.raises(MismatchError, match=r"input targets\[0\] has dtype torch.int32"):
-            placed(x, labels.int())
-        with pytest.raises(MismatchError, match=r"input args\[0\] is a float; the capture had Tensor"):
-            placed.step(1.0, labels)
         with pytest.raises(MismatchError, match=r"args holds 2 values; the capture had 1: .* nested as there"):
             placed.step([x, x], labels)
         with pytest.raises(MismatchError, match=r"input args\[0\] requires a gradient; .* detach it"):
@@ -77,8 +71,6 @@ def test_devices_must_be_those_of_the_plans_topology() -> None:
         apply(job, plan, ["cpu:0", "cpu:1", "cpu:2"])
     with pytest.raises(InputError, match="'d1' is not named"):
         apply(job, plan, {"d0": "cpu:0"})
-    with pytest.raises(InputError, match="'gpu' is none of them"):
-        apply(job, plan, {"d0": "cpu:0", "d1": "cpu:1", "gpu": "cpu:2"})
     with pytest.raises(InputError, match="device 'cpu:0' is given twice"):
         apply(job, plan, ["cpu:0", "cpu"])
 
@@ -94,15 +86,3 @@ def test_a_module_without_data_can_be_planned_but_not_run(where: str) -> None:
     plan = random_plan(capture(job), device_count=1)
     with pytest.raises(InputError, match=r"'weight' has no data: such a module can be planned but not run"):
         apply(job, plan, ["cpu:0"])
-
-
-class Parts(nn.Module):
-    """Reads the parts of complex numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden: torch.Tensor = self.fc(x.imag) - self.fc(x.real)
-        return hidden
