@@ -179,9 +179,8 @@ def overhead_ratio(compute_s: float, update_s: float, megabytes: float, slot: fl
 
 def planned() -> tuple[Row, ...]:
     """R_O of shipped models from their roofline on a K80: what is not computation, one GPU, nothing hidden."""
-    from paper_models.conv_nets import alexnet, googlenet, resnet50
-
     import dlplacer as dp
+    from dlplacer.models import alexnet, googlenet, resnet50
 
     box = dp.load_topology("p2-8xlarge")
     slot = box.links[0].bytes_per_s

@@ -84,9 +84,8 @@ def _most_hidden() -> list[Row]:
 
 def planned() -> tuple[Row, ...]:
     """Shipped GoogLeNet and VGG-19 on the text's cluster: three batches against layer by layer, and up to 72 nodes."""
-    from paper_models import conv_nets
-
     import dlplacer as dp
+    from dlplacer import models
 
     cluster = stated("blade servers", 8, "evaluation"), stated("Ethernet, Gbit/s", 10, "evaluation")
     others = assumed(
@@ -97,7 +96,7 @@ def planned() -> tuple[Row, ...]:
     node = assumed("mini-batch of a node", 32), assumed("GFLOP/s of a node", 100.0), others, cut
     startups = [assumed("T_s in ms", value) for value in (10.0, 100.0)]
     rows = []
-    for name, make in {"GoogLeNet": conv_nets.googlenet, "VGG19": conv_nets.vgg19}.items():
+    for name, make in {"GoogLeNet": models.googlenet, "VGG19": models.vgg19}.items():
         layers = layers_of(dp.capture(make(batch_size=32)))
         rows += [
             Row(

@@ -20,11 +20,9 @@ from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import torch
 from benchmarks.prediction_jobs import Attention, AttentionGru, TwoTowers
-from paper_models import conv_nets
 from torch import nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
@@ -64,7 +62,7 @@ JOBS: dict[str, Callable[[], dp.Job]] = {
     "branches": partial(models.branches, batch_size=2, image_size=32, count=3),
     "big_lstm": partial(models.big_lstm, batch_size=4, length=4, vocabulary=200, hidden=64, projection=32),
     "gnmt": partial(models.gnmt, batch_size=4, length=4, vocabulary=200, hidden=32, layers=2),
-    "resnet50": partial(conv_nets.resnet50, batch_size=2, image_size=64),
+    "resnet50": partial(models.resnet50, batch_size=2, image_size=64),
     "inception_v3": partial(models.inception_v3, batch_size=2, image_size=139),
 }
 Numbers = Mapping[str, torch.Tensor]

@@ -6,7 +6,6 @@ from functools import partial
 from itertools import pairwise
 
 import torch
-from paper_models import conv_nets
 from torch import nn
 from torch.nn import functional
 
@@ -145,11 +144,11 @@ def two_towers() -> Job:
 
 JOBS: dict[str, Callable[[], Job]] = {
     "inception_v3": partial(models.inception_v3, batch_size=1, image_size=139),
-    "googlenet": partial(conv_nets.googlenet, batch_size=1),
+    "googlenet": partial(models.googlenet, batch_size=1),
     "branches": partial(models.branches, batch_size=8, image_size=64, count=4),
-    "resnet50": partial(conv_nets.resnet50, batch_size=1),
-    "alexnet": partial(conv_nets.alexnet, batch_size=2),
-    "vgg19": partial(conv_nets.vgg19, batch_size=1, image_size=96),
+    "resnet50": partial(models.resnet50, batch_size=1),
+    "alexnet": partial(models.alexnet, batch_size=2),
+    "vgg19": partial(models.vgg19, batch_size=1, image_size=96),
     "gnmt": partial(models.gnmt, batch_size=8, length=8, vocabulary=2000, hidden=256, layers=2),
     "big_lstm": partial(models.big_lstm, batch_size=8, length=8, vocabulary=2000, hidden=1024, projection=256),
     "attention": attention,

@@ -17,7 +17,6 @@ from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 from benchmarks.prediction_jobs import JOBS
 

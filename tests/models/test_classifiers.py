@@ -7,11 +7,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-pytest.importorskip("paper_models", reason="the examples are in the checkout only")
-from paper_models.conv_nets import alexnet, googlenet, resnet50, vgg19
-
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models import inception_v3
+from dlplacer.models import alexnet, googlenet, inception_v3, resnet50, vgg19
 
 Builder = Callable[..., Job]
 SMALLEST = {alexnet: 63, googlenet: 33, resnet50: 33, vgg19: 32}

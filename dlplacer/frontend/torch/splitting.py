@@ -4,13 +4,14 @@ A graph's list of rewrites records a split by its name, as in ``split:convolutio
 axes an op can be cut, and what every part reads and makes then.
 """
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -324,6 +325,36 @@ class PieceTable:
             self._slices[key] = self._sliced(node, dim, begin, end)
         return self._slices[key]
 
+    def follow(self, node: fx.Node) -> bool:
+        """Take a view of each piece of a value, or each of several views; True if possible, at no cost then."""
+        source = node.args[0] if node.args else None
+        found = self.pieces.get(source) if isinstance(source, fx.Node) else None
+        if found is None or found.dim == SUM or node.kwargs or node.target is operator.getitem:
+            return False
+        views = [_view_of_piece(node, found.dim, piece) for piece in found.bounds]
+        made, bounds, dim = [], [], 0
+        for number, (part, view) in enumerate(zip(found.nodes, views, strict=True)):
+            if view is None:
+                return False
+            dim, ends, args = view
+            bounds.append(ends)
+            try:
+                # A view that is legal of the whole may not be of a part, whose strides differ; then the whole is
+                # joined.
+                made.append(self.insert(node.target, (part, *args), f"{node.name}_part{number}", node))
+            except (RuntimeError, ValueError):
+                return False
+            if _first(made[-1]).dim() != _first(node).dim():
+                return False
+        if isinstance(node.meta["val"], torch.Tensor):
+            self.pieces[node] = Pieces(dim, tuple(made), tuple(bounds))
+            return True
+        for user in list(node.users):
+            index = user.args[1]
+            picked = [self.insert(operator.getitem, (part, index), f"{part.name}_{index}", user) for part in made]
+            self.pieces[user] = Pieces(dim, tuple(picked), tuple(bounds))
+        return True
+
     def _sliced(self, node: fx.Node, dim: int, begin: int, end: int) -> fx.Node:
         found = self.pieces.get(node)
         where = f"dim{dim}_{begin}_{end}"
@@ -384,6 +415,68 @@ def stand_in(node: fx.Node) -> Any:
         return node.target(*args, **kwargs)
 
 
+_View: TypeAlias = tuple[int, tuple[int, int], tuple[Any, ...]]
+"""The dimension of a view along which the pieces lie, begin and end of one there, and the arguments of its view."""
+
+
+def _view_of_piece(node: fx.Node, dim: int, ends: tuple[int, int]) -> _View | None:
+    """The view of one piece of the tensor that a view op reads; None if it mixes pieces."""
+    source, args = node.args[0].meta["val"], node.args[1:]  # type: ignore[union-attr]
+    if node.target in _RESHAPES:
+        return _reshaped(source.shape, node.meta["val"].shape, dim, ends)
+    if node.target not in _TURNED:
+        return None
+    if node.target in _DIVIDED:
+        place = _DIVIDED[node.target]
+        if (args[place] if place < len(args) else 0) % source.dim() == dim:
+            return None
+    # Where a dimension goes is seen by its stride, which no other has.
+    probe = torch.empty_strided(source.shape, [2**32 + place for place in range(source.dim())], device="meta")
+    assert callable(node.target)
+    made = node.target(probe, *args)
+    made = made[0] if isinstance(made, (tuple, list)) else made
+    places = [place for place, stride in enumerate(made.stride()) if stride == 2**32 + dim]
+    if not places or made.shape[places[0]] != source.shape[dim]:
+        return None
+    if node.target is aten.expand.default:
+        return places[0], ends, (_with(made.shape, places[0], ends), *args[1:])
+    return places[0], ends, args
+
+
+def _reshaped(read: Sequence[int], made: Sequence[int], dim: int, ends: tuple[int, int]) -> _View | None:
+    """The piece stays one piece if the dimensions before it hold as many elements, and its ends fall on whole rows."""
+    before, inner = math.prod(read[:dim]), math.prod(read[dim + 1 :])
+    for place in range(len(made)) if 0 not in made else ():
+        if math.prod(made[:place]) == before and made[place] > 1:
+            row = math.prod(made[place + 1 :])
+            if any(end * inner % row for end in ends):
+                return None
+            begin, end = (end * inner // row for end in ends)
+            return place, (begin, end), (_with(made, place, (begin, end)),)
+    return None
+
+
+def _with(shape: Sequence[int], place: int, ends: tuple[int, int]) -> list[int]:
+    return [ends[1] - ends[0] if index == place else int(size) for index, size in enumerate(shape)]
+
+
+def _first(node: fx.Node) -> torch.Tensor:
+    """The stand-in of a view, or of the first of several."""
+    value = node.meta["val"]
+    tensor: torch.Tensor = value[0] if isinstance(value, (tuple, list)) else value
+    return tensor
+
+
+_DIVIDED: dict[Any, int] = {aten.slice.Tensor: 0, aten.split.Tensor: 1, aten.split_with_sizes.default: 1}
+"""View that takes parts along a dimension → the place of that dimension among its arguments."""
+_RESHAPES = operators("view _unsafe_view reshape")
+_TURNED = operators("""
+alias detach t transpose.int permute unsqueeze squeeze.dim squeeze.dims select.int slice.Tensor split.Tensor
+split_with_sizes unbind.int expand
+""")
+"""Views whose dimensions are those of the tensor, in another order or selected."""
+
+
 _SPLIT = re.compile(r"split:(?P<op>[^:\s]+):(?P<axis>[a-z]+\d*):(?P<parts>[2-9]|[1-9]\d+)")
 
 
@@ -439,8 +532,8 @@ def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
         split = wanted.get(node.name)
         if split is not None:
             _split(table, node, _pattern(node, split), split.parts)
-        # What unpacks a split op needs no change.
-        elif node not in table.pieces:
+        # What unpacks a split op, or views a value in pieces, needs no change.
+        elif node not in table.pieces and not (node.op == "call_function" and table.follow(node)):
             node.args = fx.map_arg(node.args, table.whole)
             node.kwargs = fx.map_arg(dict(node.kwargs), table.whole)
     # Torch takes attention for an op that draws, and keeps it although nobody reads it.

@@ -310,7 +310,7 @@ def epochs_of(value: EpochsLike) -> EpochsData:
     if isinstance(value, Mapping):
         for workers, epochs in value.items():
             expect_number("epochs", workers=workers)
-            expect_number("epochs", optional=True, **{f"of {workers} workers": epochs})
+            expect_number("epochs", **{} if epochs is None else {f"of {workers} workers": epochs})
         table = EpochsTable({float(workers): epochs for workers, epochs in value.items()})
         return EpochsData(StatisticalEfficiency(table))
     if isinstance(value, (str, PathLike)):

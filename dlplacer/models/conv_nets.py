@@ -25,7 +25,8 @@ class Chain(nn.Module):
         self.classifier = nn.Sequential(first, relu, second, relu, nn.Linear(wide, classes))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.classifier(torch.flatten(self.avgpool(self.features(images)), 1))
+        logits: torch.Tensor = self.classifier(torch.flatten(self.avgpool(self.features(images)), 1))
+        return logits
 
 
 def _alexnet(classes: int, narrow: int) -> nn.Module:
@@ -103,7 +104,8 @@ class GoogLeNet(nn.Module):
         grid = _halved(functional.local_response_norm(self.conv3(self.conv2(grid)), 5))
         for name in GOOGLENET_BLOCKS:
             grid = self.get_submodule(name)(_halved(grid) if name in ("inception4a", "inception5a") else grid)
-        return self.fc(torch.flatten(functional.adaptive_avg_pool2d(grid, 1), 1))
+        logits: torch.Tensor = self.fc(torch.flatten(functional.adaptive_avg_pool2d(grid, 1), 1))
+        return logits
 
 
 def _halved(images: torch.Tensor) -> torch.Tensor:
