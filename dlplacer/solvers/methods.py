@@ -11,6 +11,7 @@ from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_infeasible
 from dlplacer.solvers.heuristics.contiguous import contiguous
 from dlplacer.solvers.heuristics.device_map import balanced, sequential
 from dlplacer.solvers.heuristics.list_rules import Heuristic, construct, heft, list_schedule
+from dlplacer.solvers.heuristics.m_topo import m_topo
 from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
@@ -110,6 +111,7 @@ HEURISTICS: dict[str, Callable[[Problem], Heuristic]] = {
     "contiguous": lambda problem: contiguous,
     "balanced": balanced,
     "sequential": sequential,
+    "m-topo": lambda problem: m_topo,
 }
 """Heuristic → the rule for a problem, in the order in which the default method asks them.
 
@@ -166,6 +168,7 @@ SUMMARIES = {
     "heft": "heterogeneous earliest finish time (Topcuoglu, Hariri and Wu 2002)",
     "min-cut": "balanced partition of least cut (METIS)",
     "sequential": "modules fill device after device, as a sequential Hugging Face device_map",
+    "m-topo": "devices filled one after another in the program's order (Jeon et al. 2020, Baechi)",
     "balanced": "equal shares of the weights by modules in order, as a balanced Hugging Face device_map",
     "contiguous": "one run of consecutive layers for each device (Tarnawski et al. 2020)",
     "single": "all on the best single device",

@@ -11,6 +11,7 @@ from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.decomposition.series import solve_segments
 from dlplacer.solvers.decomposition.stage_bound import MOST_STAGED, search_stages
 from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_overflow
+from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.ilp.assignment_model import AssignmentModel
 from dlplacer.solvers.ilp.constraints import Literal
@@ -28,6 +29,9 @@ from dlplacer.solvers.starts import Start, StartSearch
 
 _COMPILED_FROM = 16_000
 """Ops × devices above which heuristics in Python take as long as the compilation of their code."""
+
+_RESTARTS = 150
+"""Randomized restarts in a row."""
 
 
 @dataclass
@@ -170,6 +174,11 @@ def _solve_segments(search: PhaseContext, seconds: float) -> None:
     search.bounds = solve_segments(search.instance, search.bounds, search.incumbent)
 
 
+def _restart(search: PhaseContext, seconds: float) -> None:
+    """Restart list scheduling at random: ops outside all segments have had list schedules only so far."""
+    improve(search.heuristics.surrogate, search.incumbent, seconds, _RESTARTS)
+
+
 def _solve_exactly(search: PhaseContext, seconds: float) -> None:
     """Solve the model of all rules: the only phase that proves under every option."""
     if not solve_exactly(search.problem, search.instance, search.bounds, search.incumbent, seconds):
@@ -177,12 +186,14 @@ def _solve_exactly(search: PhaseContext, seconds: float) -> None:
 
 
 def _anneal(search: PhaseContext, seconds: float) -> None:
-    """Move single ops with all transfers in their queues, from new seeds for as long as there is time."""
-    incumbent = search.incumbent
-    if not compiled_in_time(seconds, lambda: search.is_over):
-        return
+    """Anneal and restart in turn, from new seeds for as long as there is time."""
+    incumbent, surrogate = search.incumbent, search.heuristics.surrogate
+    is_compiled = compiled_in_time(seconds, lambda: search.is_over)
     while not incumbent.closed and not search.is_over:
-        anneal_schedule(search.heuristics.surrogate, incumbent, max(1.0, incumbent.budget.left_s / 4))
+        turn_s = max(1.0, incumbent.budget.left_s / 4)
+        _restart(search, turn_s / 2)
+        if is_compiled:
+            anneal_schedule(surrogate, incumbent, turn_s)
         incumbent.budget = replace(incumbent.budget, seed=incumbent.budget.seed + 1)
 
 
@@ -192,6 +203,7 @@ PHASES = (
     Phase("serial model", _assign_serial, 0.8, lambda s: s.instance.memory_binds),
     Phase("segments", _solve_segments),
     Phase("late heuristics", lambda s, seconds: s.heuristics.go_on()),
+    Phase("restarts", _restart, 0.1),
     Phase("exact model", _solve_exactly, 0.8, lambda s: s.few),
     Phase("annealing", _anneal, 1.0, lambda s: s.incumbent.best is not None),
 )

@@ -25,6 +25,8 @@ from dlplacer.solvers.bounds import (
 )
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain, raise_suffix_bounds
+from dlplacer.solvers.heuristics.list_rules import construct, list_schedule
+from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Incumbent
 
@@ -105,3 +107,13 @@ def test_little_work_on_each_segment_proves_most_of_them() -> None:
     chain.advance(0.03, time.monotonic() + _FOREVER_S)
     assert len(chain.open) <= 3
     assert chain.raised(lower_bounds(instance), 5.0).makespan >= 31173861
+
+
+def test_restarts_improve_a_list_schedule() -> None:
+    instance = _shipped("infer", "dgx1-v100-2gpu", True)
+    incumbent = Incumbent(one_worker(_FOREVER_S))
+    incumbent.offer(construct(instance, list_schedule))
+    assert incumbent.best is not None
+    assert incumbent.best.makespan <= 33865725
+    improve(instance, incumbent, _FOREVER_S, 60)
+    assert incumbent.best.makespan <= 32900000

@@ -18,6 +18,7 @@ from dlplacer.solvers.decomposition.idle_ends import charge_idle_ends, ticks_wit
 from dlplacer.solvers.decomposition.low_traffic import LowTraffic
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, find_segments, relaxed, with_traffic
 from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule, upward_ranks
+from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import FAR, Instance, interchangeable
@@ -35,8 +36,9 @@ _SLACKS, _NEAR, _PATIENCE = (0.0, 0.01, 0.03), 0.1, 2
 """Shares by which a series may take longer than its best schedule to send less; share by which schedules of such series
 may be above the best plan; passes in a row that may bring nothing."""
 
-_LARGEST_SEARCH = 250
-"""Ops above which a series is not searched: CP-SAT proves 62-op series in seconds, not 122 ops in a minute."""
+_RESTARTS, _LARGEST_SEARCH = 30, 250
+"""Randomized restarts ahead of CP-SAT, and ops above which a series is not searched: CP-SAT proves 62-op series in
+seconds, not 122 ops in a minute."""
 
 _SUFFIX_SIZES, _SUFFIX_SHARE, _SUFFIX_WORK = (15, 30, 60), 0.05, 1.0
 """Working ops of the suffixes that are solved, share of time and deterministic seconds for each. Larger ones bound more
@@ -291,6 +293,8 @@ def search_series(chain: SegmentChain, series: Series, work: float) -> None:
     """
     instance, known = series.instance, chain.known[series.instance]
     incumbent, traffic = known.incumbent, series.instance.traffic
+    # CP-SAT gains from a good hint.
+    improve(instance, incumbent, incumbent.budget.left_s, _RESTARTS)
     best = incumbent.best
     if best is None or incumbent.closed or not incumbent.budget.left_s:
         return

@@ -1,1 +1,1 @@
-"""Schedules by rule: list scheduling, HEFT, min-cut, contiguous runs and device maps."""
+"""Schedules by rule: list scheduling, HEFT, min-cut, contiguous runs, device maps, and restarts."""

@@ -13,7 +13,7 @@ from ortools.sat.python import cp_model
 
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.solvers.bounds import Bounds
-from dlplacer.solvers.instance.instance import FAR, Delay, Instance
+from dlplacer.solvers.instance.instance import FAR, Delay, Instance, interchangeable
 
 Literal = cp_model.LiteralT
 Linear = cp_model.LinearExpr
@@ -121,6 +121,10 @@ def _place(model: cp_model.CpModel, devices: Sequence[int], block: int) -> dict[
         literal = model.new_bool_var(f"place{block}")
         return {devices[0]: literal, devices[1]: literal.negated()}
     return {device: model.new_bool_var(f"place{block}_{device}") for device in devices}
+
+
+_ORDERED_BLOCKS = 40
+"""Blocks along which devices are ordered: what is left free after 40 is hardly ever symmetric. A guess."""
 
 
 def place_every_op(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
@@ -234,6 +238,24 @@ def bound_loads(model: cp_model.CpModel, instance: Instance, variables: Variable
 def minimize_makespan(model: cp_model.CpModel, variables: Variables) -> None:
     """The objective: the tick at which the last op ends is least."""
     model.minimize(variables.makespan)
+
+
+def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Variables, device: Sequence[int]) -> None:
+    """Of devices that can be swapped, each is used along the largest blocks only after the one before it.
+
+    Any plan can be relabelled so, as swapping devices keeps its makespan. The order is that of a known schedule, [op] →
+    device, which so remains a hint.
+    """
+    work = [sum(instance.longest[op] for op in ops) for ops in instance.members]
+    largest = sorted(range(len(work)), key=lambda block: -work[block])[:_ORDERED_BLOCKS]
+    met = list(dict.fromkeys(device[instance.members[block][0]] for block in largest))
+    for devices in interchangeable(instance):
+        ordered = sorted(devices, key=lambda one: met.index(one) if one in met else len(met))
+        blocks = [block for block in largest if devices[0] in variables.place[block]]
+        for count, block in enumerate(blocks):
+            for before, here in pairwise(ordered):
+                earlier = [variables.place[other][before] for other in blocks[:count]]
+                model.add_bool_or([~variables.place[block][here], *earlier])
 
 
 def _levels(instance: Instance, op: int, target: int, delay: Delay) -> list[int]:

@@ -58,6 +58,7 @@ def build_model(
         transfers.one_transfer_at_a_time(model, variables)
     constraints.minimize_makespan(model, variables)
     if start_from is not None:
+        constraints.break_symmetry(model, instance, variables, start_from.device)
         hint(model, instance, variables, start_from.device, start_from.start)
         if instance.traffic is not None:
             transfers.hint_transfers(model, instance.traffic, variables, start_from)

@@ -338,8 +338,8 @@ class Chain:
         return filled(self._instance, self._device, self._sequence, run, self._width)
 
 
-_WARM, _COOL = (0.15, 1.5), 0.002
-"""First temperature with an even and with an odd seed, and last one, in mean times of working ops: where transfers take
+_WARM, _COOL = (0.5, 1.5, 0.15), 0.002
+"""First temperatures, from seed to seed in turn, and last one, in mean times of working ops: where transfers take
 far longer than ops only the higher one finds much."""
 
 _CHUNK_S, _LEAST_S, _CHUNK_SHARE, _MOST_GROWTH = 0.25, 0.02, 0.125, 8
@@ -366,7 +366,7 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     chains = [Chain(instance, best) for _ in range(budget.workers)]
     # Loading or compiling the code is no part of the cooling.
     chains[0].go_on(0, 0.0, 0)
-    began, moves, warm = now(), 1, _WARM[budget.seed % 2]
+    began, moves, warm = now(), 1, _WARM[budget.seed % len(_WARM)]
     op_ticks = sum(instance.mean_duration) / max(1, instance.working_count)
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:

@@ -1,12 +1,16 @@
 """What each heuristic is named for: small examples worked out by hand."""
 
 import importlib.util
+from itertools import pairwise
 
 import pytest
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine
 
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule, upward_ranks
+from dlplacer.solvers.heuristics.m_topo import m_topo
 from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
@@ -14,7 +18,7 @@ from dlplacer.solvers.instance.schedule import Schedule
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is not installed")
 
 
-_RULES = {"list": list_schedule, "heft": heft, "min-cut": min_cut}
+_RULES = {"list": list_schedule, "heft": heft, "min-cut": min_cut, "m-topo": m_topo}
 
 
 def _run(method: str, instance: Instance) -> Schedule:
@@ -31,6 +35,24 @@ def test_min_cut_cuts_the_light_edge() -> None:
     found = _run("min-cut", make_instance(graph, make_machine(2)))
     assert found.device[0] == found.device[1] != found.device[2] == found.device[3]
     assert found.makespan == 9
+
+
+def test_m_topo_fills_devices_in_turn() -> None:
+    ops = [
+        Op(name, "test", time_s=1.0, weight_bytes=size) for name, size in zip("abcdef", (4, 2, 3, 2, 3, 1), strict=True)
+    ]
+    graph = OpGraph(tuple(ops), tuple(Edge(a, b, 1) for a, b in pairwise("abcdef")))
+    # Footprints 15: a cap of 15 // 3 + 4 = 9. a, b and c fill the first device, 9; d, e and f the second, 6.
+    assert _run("m-topo", make_instance(graph, make_machine(3))).device == (0, 0, 0, 1, 1, 1)
+    # Memory for 7 lowers it: a and b take 6, c and d 5, e and f 4.
+    small = make_machine(3, memory=7)
+    assert _run("m-topo", make_instance(graph, small)).device == (0, 0, 1, 1, 2, 2)
+
+
+def test_m_topo_shares_time_where_nothing_has_a_size() -> None:
+    graph = make_graph({"a": 3, "b": 1, "c": 2, "d": 2}, [("a", "b", 0), ("b", "c", 0), ("c", "d", 0)])
+    # A cap of 8 // 2 + 3 = 7: a, b and c, then d.
+    assert _run("m-topo", make_instance(graph, make_machine(2))).device == (0, 0, 0, 1)
 
 
 def test_upward_ranks_add_mean_duration_and_mean_delay() -> None:
