@@ -396,11 +396,13 @@ def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
 
     Where a series comes again and again, passes differ by chance, and nothing else does as much for the whole.
     """
-    repeats = search.chain.repeats
+    repeats = search.chain.repeats and not search.chain.instance.memory_binds
     idle, stop_at = 0, now() + (1.0 if repeats else _SHARES[2]) * incumbent.budget.left_s
     while idle < _PATIENCE and not incumbent.closed and now() < stop_at:
         before = incumbent.best
         for slack in _SLACKS:
+            if now() > stop_at:
+                return
             least = FAR
             # Each is offered at once: those of a hundred thousand ops take seconds, in which time may run out.
             for schedule in search.schedules(slack):
