@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,6 @@ from dlplacer.core.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas
-
-_CYCLE_SHOWN = 12
 
 
 @record(frozen=True, repr=False)
@@ -54,7 +51,7 @@ class OpGraph(Shown, Record):
     def __post_init__(self) -> None:
         mistakes = [*graph_mistakes(self.ops, self.edges)]
         if not mistakes and len(self.topological_order) < len(self.ops):
-            mistakes = [str(cycle_mistake(self.edges))]
+            mistakes = [self._cycle_mistake()]
         known = {op.id for op in self.ops}
         named = sorted(self.constraints.names - known)
         mistakes += [f"the constraints name op {name!r}, which is not there; take it out" for name in named]
@@ -162,6 +159,14 @@ class OpGraph(Shown, Record):
         """
         return table.ops(self).to_frame()
 
+    def _cycle_mistake(self) -> str:
+        import networkx as nx
+
+        found = nx.find_cycle(nx.DiGraph((edge.source, edge.target) for edge in self.edges))
+        names = [repr(target) for _, target in found]
+        shown = names if len(names) <= 12 else [*names[:6], f"({len(names) - 12} more)", *names[-6:]]
+        return f"the graph has a cycle: {' → '.join([names[-1], *shown])}; remove one of its edges"
+
     def _edges_by(self, end: str) -> dict[str, tuple[Edge, ...]]:
         grouped: dict[str, list[Edge]] = {op.id: [] for op in self.ops}
         for name, edge in zip(map(attrgetter(end), self.edges), self.edges, strict=True):
@@ -200,19 +205,3 @@ def graph_mistakes(ops: Sequence[Op], edges: Sequence[Edge]) -> Iterator[str]:
                 for each in (edge, other)
             )
             yield f"tensor {edge.tensor!r}: {ours}, {theirs}; edges of one tensor must agree"
-
-
-def cycle_mistake(edges: Iterable[Edge]) -> str | None:
-    """A message that shows a cycle of the graph; None if there is none."""
-    sorter: TopologicalSorter[str] = TopologicalSorter()
-    for edge in edges:
-        sorter.add(edge.target, edge.source)
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        shown = [repr(name) for name in error.args[1]]
-        if len(shown) > _CYCLE_SHOWN:
-            half = _CYCLE_SHOWN // 2
-            shown[half:-half] = [f"({len(shown) - 2 * half} more)"]
-        return f"the graph has a cycle: {' → '.join(shown)}; remove one of its edges"
-    return None

@@ -73,15 +73,6 @@ def format_seconds(value_s: float) -> str:
     return _scaled(value_s, {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}, "{:.4g} s")
 
 
-def format_duration(value_s: float) -> str:
-    """A time to wait for, in whole seconds: ``42 s``, ``3 min 05 s``, ``1 h 02 min``."""
-    seconds = round(value_s)
-    if seconds < 60:
-        return f"{seconds} s"
-    minutes, seconds = divmod(seconds, 60)
-    return f"{minutes} min {seconds:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
 def format_bytes(value_bytes: float) -> str:
     """A short text such as ``12.4 GiB``."""
     return _scaled(value_bytes, {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}, "{:.0f} B")

@@ -5,14 +5,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
 
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.core.options import CHOICES, Options
+from dlplacer.core.options import Options
 from dlplacer.core.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer
 from dlplacer.core.record import Count, Number, OneOf, Seconds
 from dlplacer.core.topology import Device, Link, Router, Topology
@@ -86,22 +86,13 @@ class GraphFile(_NodeLinkFile):
         return OpGraph(tuple(self.nodes), tuple(self.edges), *head, self.constraints or Constraints())
 
 
-class OtherNode(FileModel, extra="ignore"):
-    """A node of no kind that there is."""
-
-    kind: Literal["device", "router"]
-
-
 def _kind_of(value: Any) -> str:
-    kind = value.get("kind") if isinstance(value, dict) else None
-    return f"<{kind}>" if kind in ("device", "router") else "<other>"
+    return f"<{value.get('kind')}>" if isinstance(value, dict) else "<other>"
 
 
 Node = Annotated[
-    Annotated[Device, without("kind"), Tag("<device>")]
-    | Annotated[Router, without("kind"), Tag("<router>")]
-    | Annotated[OtherNode, Tag("<other>")],
-    Discriminator(_kind_of),
+    Annotated[Device, without("kind"), Tag("<device>")] | Annotated[Router, without("kind"), Tag("<router>")],
+    Discriminator(_kind_of, "kind", "'kind' must be 'device' or 'router'"),
 ]
 
 
@@ -123,7 +114,7 @@ class ProblemFile(FileModel):
 
     graph: GraphFile
     topology: TopologyFile
-    options: dict[str, str]
+    options: Options
     meta: Table
 
 
@@ -157,17 +148,12 @@ class PlanFile(FileModel):
             if (mistake := format_mistake(getattr(problem, kind).format, kind, _VERSION)) is not None:
                 yield f"problem.{kind}.format: {mistake}"
         yield from (f"problem.graph.{mistake}" for mistake in problem.graph.mistakes())
-        for name, value in problem.options.items():
-            if name not in CHOICES:
-                yield f"problem.options.{name}: unknown option; use {', '.join(CHOICES)}"
-            elif value not in CHOICES[name]:
-                yield f"problem.options.{name}: is {value!r}; use one of {', '.join(CHOICES[name])}"
 
     def value(self) -> Plan:
         return Plan(
             self.problem.graph.value(),
             self.problem.topology.value(),
-            Options(**self.problem.options),
+            self.problem.options,
             **{name: getattr(self, name) for name in (*_PLAN_HEAD, "memory", "provenance", "meta", "period_s")},
             ops=tuple(self.ops),
             transfers=tuple(self.transfers),
