@@ -95,31 +95,13 @@ def _decimal(value: float) -> Fraction:
     return Fraction(repr(value))
 
 
-def distinct(values: Iterable[Fraction]) -> Iterable[Fraction]:
-    """Each value once. A set of fractions takes several times as long: their hash is that of a float or integer."""
-    return {(value.numerator, value.denominator): value for value in values}.values()
-
-
-def exact_sum(values: Iterable[Fraction]) -> Fraction:
-    """The sum, with few additions of fractions: those of one denominator are added as integers."""
-    numerators: dict[int, int] = {}
-    for value in values:
-        numerators[value.denominator] = numerators.get(value.denominator, 0) + value.numerator
-    return sum((Fraction(above, below) for below, above in numerators.items()), Fraction(0))
-
-
-def is_multiple(value: Fraction, unit: Fraction) -> bool:
-    """True if a value is a whole number of units."""
-    return (value.numerator * unit.denominator) % (value.denominator * unit.numerator) == 0
-
-
 def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
     """The length of a tick in seconds, for all durations and delays of a problem and an upper limit of its makespan.
 
     If all values are multiples of a common unit and the horizon is below `MAX_TICKS` of them, the tick is that unit
     and ticks are exact. Otherwise it is the larger of 1 ns and horizon ÷ (`MAX_TICKS` − 1).
     """
-    nonzero = [value for value in distinct(values) if value]
+    nonzero = {value for value in values if value}
     coarse = max(_MIN_TICK_S, horizon / (MAX_TICKS - 1))
     if not nonzero or len(nonzero) > _MAX_COMMON_UNIT_VALUES:
         return coarse if nonzero else _MIN_TICK_S

@@ -241,32 +241,28 @@ _COSTS = ("time_s", "flops", "bytes_accessed", "workspace_bytes", "meta")
 def structure_sha256(graph: OpGraph) -> str:
     """SHA-256 over the ops and edges without times, FLOPs, bytes accessed, workspace and free-form notes."""
     value = graph_to_dict(graph)
-    nodes = [_without_costs(node) for node in value["nodes"]]
     edges = [{key: field for key, field in edge.items() if key != "meta"} for edge in value["edges"]]
-    return hashlib.sha256(json.dumps([nodes, edges], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([_without_costs(value), edges], sort_keys=True).encode()).hexdigest()
 
 
 def first_difference(ours: OpGraph, theirs: OpGraph) -> str | None:
     """The first difference between the structures of two graphs, naming the op; None if there is none."""
-    for one, other, place in ((ours, theirs, "first"), (theirs, ours, "second")):
-        for op in one.ops:
-            if op.id not in other.index:
-                return f"op {op.id!r} ({op.kind}) is only in the {place}"
-    our_nodes = {node["id"]: node for node in graph_to_dict(ours)["nodes"]}
-    for node in graph_to_dict(theirs)["nodes"]:
-        mine, yours = _without_costs(our_nodes[node["id"]]), _without_costs(node)
-        for field in sorted(mine.keys() | yours.keys()):
-            if mine.get(field) != yours.get(field):
-                return f"op {node['id']!r} differs in {field}: {mine.get(field)!r} against {yours.get(field)!r}"
-    for op in ours.ops:
-        mine_into, other_into = (
-            {(edge.source, edge.output, edge.tensor, edge.bytes) for edge in graph.edges_into[op.id]}
+    mine, yours = ({node["id"]: node for node in _without_costs(graph_to_dict(graph))} for graph in (ours, theirs))
+    for name, node in (mine | yours).items():
+        if name not in mine or name not in yours:
+            return f"op {name!r} ({node['kind']}) is only in the {'first' if name in mine else 'second'}"
+        for field in sorted(mine[name].keys() | node.keys()):
+            if mine[name].get(field) != node.get(field):
+                return f"op {name!r} differs in {field}: {mine[name].get(field)!r} against {node.get(field)!r}"
+    for name in mine:
+        reads = [
+            {(edge.source, edge.output, edge.tensor, edge.bytes) for edge in graph.edges_into[name]}
             for graph in (ours, theirs)
-        )
-        if mine_into != other_into:
-            return f"op {op.id!r} reads other tensors: {sorted(mine_into ^ other_into)[0]}"
+        ]
+        if reads[0] != reads[1]:
+            return f"op {name!r} reads other tensors: {min(reads[0] ^ reads[1])}"
     return None
 
 
-def _without_costs(node: dict[str, Any]) -> dict[str, Any]:
-    return {key: field for key, field in node.items() if key not in _COSTS}
+def _without_costs(value: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{key: field for key, field in node.items() if key not in _COSTS} for node in value["nodes"]]
