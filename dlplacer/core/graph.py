@@ -4,19 +4,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dlplacer.core import table
 from dlplacer.core.abilities import Shown
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name, unknown
 from dlplacer.core.op import Edge, Op, OutputPart
 from dlplacer.core.record import Record, record
+from dlplacer.core.table import ops as op_table
 from dlplacer.core.units import format_bytes
-
-if TYPE_CHECKING:
-    import pandas
 
 
 @record(frozen=True, repr=False)
@@ -64,6 +61,8 @@ class OpGraph(Shown, Record):
         stored = f", {format_bytes(weights)} of weights" if weights else ""
         counted = f"{ops} op{'s' * (ops != 1)}, {edges} edge{'s' * (edges != 1)}"
         return f"<OpGraph {short_name(self.name)}: {counted}{stored}>"
+
+    table = property(op_table)
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -151,13 +150,6 @@ class OpGraph(Shown, Record):
         graph.add_nodes_from((op.id, {"op": op}) for op in self.ops)
         graph.add_edges_from((edge.source, edge.target, {"edge": edge}) for edge in self.edges)
         return graph
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """A row per op, in the file's order: kind, phase, module, times in seconds, work, and parts of the footprint.
-
-        Times are one column ``time_s``, or one per device type where they differ: ``time_s[V100]``.
-        """
-        return table.ops(self).to_frame()
 
     def _cycle_mistake(self) -> str:
         import networkx as nx
