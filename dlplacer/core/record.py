@@ -20,7 +20,7 @@ _UNKNOWN = "unknown field; remove it or put it under 'meta'"
 _TEXTS = {"extra_forbidden": _UNKNOWN, "unexpected_keyword_argument": _UNKNOWN, "missing": "is required, but missing"}
 """Kind of a mistake → text in place of pydantic's; the value says nothing there."""
 _NUMBER, _TABLE = "<number>", "<table>"
-TAGS = (_NUMBER, _TABLE, "<device>", "<router>")
+TAGS = (_NUMBER, _TABLE, "[key]", "<device>", "<router>")
 """Parts of pydantic's paths that stand for no field."""
 
 

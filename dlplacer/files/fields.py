@@ -1,13 +1,12 @@
 """The common part of the file formats: reading by pydantic models of records, with every mistake and its path."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.expect import field_path, printable, shown
+from dlplacer.core.expect import field_path, shown
 from dlplacer.core.record import Record, defaults, place_of, problem_of, values_of
 from dlplacer.files.text import read_json
 
@@ -15,8 +14,6 @@ Model = TypeVar("Model", bound="FileModel")
 T = TypeVar("T")
 
 _SCALARS = (str, int, float, bool, type(None))
-_COUNT_KEY = re.compile(r"[1-9][0-9]{0,11}")
-"""Up to a million million: Python refuses to read thousands of digits, and no float holds hundreds."""
 
 
 class FileModel(BaseModel):
@@ -111,10 +108,3 @@ def format_mistake(found: Any, kind: str, version: int) -> str | None:
     if found is None:
         return f'missing; the file must start with "format": "{expected}"'
     return f"{shown(found)} is not {expected!r}; give a {kind} file, and update dlplacer if it is newer"
-
-
-def count_key_mistakes(field: str, table: Mapping[str, object], unit: str) -> Iterator[str]:
-    """Keys of a table that are no whole numbers of a unit from 1 on, without zeros ahead."""
-    for key in table:
-        if not _COUNT_KEY.fullmatch(key):
-            yield f"{field}.{printable(key)}: the key must be a whole number of {unit}, at least 1 and below 1e+12"
