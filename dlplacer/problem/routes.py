@@ -224,8 +224,13 @@ class Lines:
 
 def lines_of(topology: Topology, routes: Sequence[RoutesByPair], delay: str) -> list[Lines]:
     """[size] → lines of its routes; sizes that share a table share the lines too."""
-    tables = {id(table): table for table in routes}
-    known = {number: _lines(topology, table, delay) for number, table in tables.items()}
+    line_of, names, known = route_lines(topology, delay), list(topology.device_index), dict[int, Lines]()
+    for table in {id(table): table for table in routes}.values():
+        pairs = {pair: tuple(map(line_of, segments(topology, route))) for pair, route in table.items()}
+        numbers = {line: number for number, line in enumerate(dict.fromkeys(pairs.values()))}
+        place = {pair: numbers[line] for pair, line in pairs.items()} | {(name, name): HERE for name in names}
+        between = tuple(tuple(place.get((source, target), NOWHERE) for target in names) for source in names)
+        known[id(table)] = Lines(tuple(numbers), between)
     return [known[id(table)] for table in routes]
 
 
@@ -241,20 +246,3 @@ def matrices(
 
     in_ticks = (tuple(sum(ticks(part, tick_s) for part in parts) for parts in values) for values in seconds)
     return tuple(map(matrix, lines, in_ticks))
-
-
-def _lines(topology: Topology, table: RoutesByPair, delay: str) -> Lines:
-    numbers: dict[tuple[tuple[Fraction, Fraction], ...], int] = {}
-    names = [device.id for device in topology.devices]
-    line_of = route_lines(topology, delay)
-
-    def line(source: str, target: str) -> int:
-        if source == target:
-            return HERE
-        route = table.get((source, target))
-        if route is None:
-            return NOWHERE
-        return numbers.setdefault(tuple(map(line_of, segments(topology, route))), len(numbers))
-
-    between = tuple(tuple(line(source, target) for target in names) for source in names)
-    return Lines(tuple(numbers), between)
