@@ -10,8 +10,8 @@ PosixPath('plan.json')
 
 import lazy_loader
 
-from dlplacer.core.abilities import provide
+from dlplacer.core.abilities import PROVIDERS
 
-provide(save="dlplacer.files.load:save", html="dlplacer.api.showing:html", table="dlplacer.api.views:table_of")
+PROVIDERS.update(save="dlplacer.files.load:save", html="dlplacer.api.showing:html", table="dlplacer.api.views:table_of")
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

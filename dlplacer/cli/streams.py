@@ -7,10 +7,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.units import format_duration, format_seconds
+from dlplacer.core.units import format_seconds
 from dlplacer.planning.interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ class _Line:
 
     def __str__(self) -> str:
         elapsed_s = time.monotonic() - self.began
-        limit = "" if self.limit_s is None else f" of about {format_duration(max(self.limit_s, elapsed_s))}"
-        return ": ".join(filter(None, (self.what, self.text))) + f" ({format_duration(elapsed_s)}{limit})"
+        limit = "" if self.limit_s is None else f" of about {timedelta(seconds=round(max(self.limit_s, elapsed_s)))}"
+        return ": ".join(filter(None, (self.what, self.text))) + f" ({timedelta(seconds=round(elapsed_s))}{limit})"
 
     def __rich__(self) -> "Text":
         from rich.text import Text

@@ -1,7 +1,6 @@
 """Type checks of arguments, and how messages show values: a wrong one is refused with the value and the way out."""
 
 import json
-import numbers
 import reprlib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -65,13 +64,6 @@ def expect(owner: str, name: str, value: object, kinds: Kinds, accepted: str) ->
     """Return if the value is of one of the types, else raise InputError with owner, value and what is accepted."""
     if not isinstance(value, kinds):
         raise refuse(owner, name, value, accepted)
-
-
-def expect_number(owner: str, **values: object) -> None:
-    """As `expect`, for numbers by their names; True is none."""
-    for name, value in values.items():
-        if not isinstance(value, numbers.Real) or isinstance(value, bool):
-            raise refuse(owner, name, value, "a number")
 
 
 def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: str) -> tuple[T, ...]:

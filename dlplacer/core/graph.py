@@ -3,23 +3,17 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dlplacer.core import table
 from dlplacer.core.abilities import Shown
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name, unknown
 from dlplacer.core.op import Edge, Op, OutputPart
 from dlplacer.core.record import Record, record
+from dlplacer.core.table import ops as op_table
 from dlplacer.core.units import format_bytes
-
-if TYPE_CHECKING:
-    import pandas
-
-_CYCLE_SHOWN = 12
 
 
 @record(frozen=True, repr=False)
@@ -54,7 +48,7 @@ class OpGraph(Shown, Record):
     def __post_init__(self) -> None:
         mistakes = [*graph_mistakes(self.ops, self.edges)]
         if not mistakes and len(self.topological_order) < len(self.ops):
-            mistakes = [str(cycle_mistake(self.edges))]
+            mistakes = [self._cycle_mistake()]
         known = {op.id for op in self.ops}
         named = sorted(self.constraints.names - known)
         mistakes += [f"the constraints name op {name!r}, which is not there; take it out" for name in named]
@@ -67,6 +61,8 @@ class OpGraph(Shown, Record):
         stored = f", {format_bytes(weights)} of weights" if weights else ""
         counted = f"{ops} op{'s' * (ops != 1)}, {edges} edge{'s' * (edges != 1)}"
         return f"<OpGraph {short_name(self.name)}: {counted}{stored}>"
+
+    table = property(op_table)
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -155,12 +151,13 @@ class OpGraph(Shown, Record):
         graph.add_edges_from((edge.source, edge.target, {"edge": edge}) for edge in self.edges)
         return graph
 
-    def to_frame(self) -> "pandas.DataFrame":
-        """A row per op, in the file's order: kind, phase, module, times in seconds, work, and parts of the footprint.
+    def _cycle_mistake(self) -> str:
+        import networkx as nx
 
-        Times are one column ``time_s``, or one per device type where they differ: ``time_s[V100]``.
-        """
-        return table.ops(self).to_frame()
+        found = nx.find_cycle(nx.DiGraph((edge.source, edge.target) for edge in self.edges))
+        names = [repr(target) for _, target in found]
+        shown = names if len(names) <= 12 else [*names[:6], f"({len(names) - 12} more)", *names[-6:]]
+        return f"the graph has a cycle: {' → '.join([names[-1], *shown])}; remove one of its edges"
 
     def _edges_by(self, end: str) -> dict[str, tuple[Edge, ...]]:
         grouped: dict[str, list[Edge]] = {op.id: [] for op in self.ops}
@@ -200,19 +197,3 @@ def graph_mistakes(ops: Sequence[Op], edges: Sequence[Edge]) -> Iterator[str]:
                 for each in (edge, other)
             )
             yield f"tensor {edge.tensor!r}: {ours}, {theirs}; edges of one tensor must agree"
-
-
-def cycle_mistake(edges: Iterable[Edge]) -> str | None:
-    """A message that shows a cycle of the graph; None if there is none."""
-    sorter: TopologicalSorter[str] = TopologicalSorter()
-    for edge in edges:
-        sorter.add(edge.target, edge.source)
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        shown = [repr(name) for name in error.args[1]]
-        if len(shown) > _CYCLE_SHOWN:
-            half = _CYCLE_SHOWN // 2
-            shown[half:-half] = [f"({len(shown) - 2 * half} more)"]
-        return f"the graph has a cycle: {' → '.join(shown)}; remove one of its edges"
-    return None

@@ -1,9 +1,10 @@
 """Assumptions of a solve about the machine and the step: the one place where its options are declared."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.record import OneOf, Record, record
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,12 @@ DECISIONS = {
 }
 """Option → its decision and its values, the default first; docs/reference/formats.md tells what each means."""
 
-CHOICES = {name: values for name, (_, *values) in DECISIONS.items()}
+CHOICES = {name: tuple(values) for name, (_, *values) in DECISIONS.items()}
 """Option → its values, the default first."""
 
 
-@dataclass(frozen=True)
-class Options:
+@record(frozen=True)
+class Options(Record):
     """The assumptions of a solve; under the defaults a plan runs as predicted.
 
     >>> dp.Options(memory="sum").to_dict()["memory"]
@@ -59,19 +60,15 @@ class Options:
     Raises InputError if a value is not among `CHOICES`.
     """
 
-    contention: str = "link"
-    delay: str = "cut-through"
-    routing: str = "free"
-    transfers: str = "device"
-    memory: str = "live"
-    step: str = "autograd"
-    objective: str = "makespan"
+    contention: Annotated[str, OneOf(CHOICES["contention"])] = "link"
+    delay: Annotated[str, OneOf(CHOICES["delay"])] = "cut-through"
+    routing: Annotated[str, OneOf(CHOICES["routing"])] = "free"
+    transfers: Annotated[str, OneOf(CHOICES["transfers"])] = "device"
+    memory: Annotated[str, OneOf(CHOICES["memory"])] = "live"
+    step: Annotated[str, OneOf(CHOICES["step"])] = "autograd"
+    objective: Annotated[str, OneOf(CHOICES["objective"])] = "makespan"
 
     def __post_init__(self) -> None:
-        for name, values in CHOICES.items():
-            value = getattr(self, name)
-            if value not in values:
-                raise InputError(f"option {name} is {value!r}; use one of {', '.join(values)}")
         if OBJECTIVES[self.objective].is_period:
             object.__setattr__(self, "routing", "shortest")
 

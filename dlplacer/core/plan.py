@@ -5,20 +5,17 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from dlplacer.core import table
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import OBJECTIVES, Objective, Options
 from dlplacer.core.record import Bytes, Filled, Name, Number, OneOf, Record, Seconds, record
+from dlplacer.core.table import schedule as schedule_table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
-
-if TYPE_CHECKING:
-    import pandas
 
 STATUSES = ("optimal", "feasible")
 Moment = Annotated[float, Number("seconds", at_least=-sys.float_info.max)]
@@ -133,6 +130,8 @@ class Plan(Shown, Record):
             told = f"objective {self.options.objective!r} with period_s {self.period_s}"
             raise InputError(f"the plan has {told}; throughput and max-load have a period, makespan has none")
 
+    table = property(schedule_table)
+
     @property
     def objective(self) -> Objective:
         """The objective that the plan minimises."""
@@ -183,14 +182,6 @@ class Plan(Shown, Record):
             device.id: tuple(scheduled.op for scheduled in self.ops if scheduled.device == device.id)
             for device in self.topology.devices
         }
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """The schedule: a row per op, by start, with device, times in seconds, kind, phase and module."""
-        return table.schedule(self).to_frame()
-
-    def transfers_frame(self) -> "pandas.DataFrame":
-        """The transfers: a row per tensor and device that it goes to, by start; times in seconds, the route as text."""
-        return table.transfers(self).to_frame()
 
 
 def tolerance_s(topology: Topology, ops: Iterable[ScheduledOp], transfers: Iterable[Transfer]) -> float:

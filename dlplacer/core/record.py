@@ -20,7 +20,7 @@ _UNKNOWN = "unknown field; remove it or put it under 'meta'"
 _TEXTS = {"extra_forbidden": _UNKNOWN, "unexpected_keyword_argument": _UNKNOWN, "missing": "is required, but missing"}
 """Kind of a mistake → text in place of pydantic's; the value says nothing there."""
 _NUMBER, _TABLE = "<number>", "<table>"
-TAGS = (_NUMBER, _TABLE, "<device>", "<router>", "<other>")
+TAGS = (_NUMBER, _TABLE, "[key]", "<device>", "<router>")
 """Parts of pydantic's paths that stand for no field."""
 
 
@@ -42,12 +42,10 @@ class Number:
         """The number of a text with a unit or of numpy, the whole one of a float that is one; else the value."""
         if type(value) is str and self.dimension:
             value = parse_quantity(value, self.dimension)
-        kind = type(value)
-        # For Python True is the number 1.
-        if kind is not int and kind is not float and kind is not bool and isinstance(value, numbers.Real):
-            value = int(value) if isinstance(value, numbers.Integral) else float(value)
-        elif hasattr(value, "dtype") and kind.__name__ == "bool":  # numpy's
-            raise ValueError(f"must be a number (it is {shown(value)})")
+        if hasattr(value, "dtype"):
+            value = value.item()
+        elif isinstance(value, numbers.Rational) and not isinstance(value, int):
+            value = float(value)
         if type(value) is int and not self.whole and abs(value) > sys.float_info.max:
             raise ValueError(f"must be at most {sys.float_info.max:g} (it is {shown(value)})")
         return int(value) if self.whole and type(value) is float and value.is_integer() else value
@@ -201,14 +199,12 @@ def values_of(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
     return attrgetter(*(name for name, _ in defaults(kind)))
 
 
-def problem_of(mistake: Any, *notes: str) -> str:
-    """The mistake in the value of a field, by pydantic's description; with the value and further notes."""
+def problem_of(mistake: Any) -> str:
+    """The mistake in the value of a field, by pydantic's description, with the value."""
     if mistake["type"] == "value_error":
-        text, told = str(mistake["ctx"]["error"]), [*notes]
-    else:
-        text = _TEXTS.get(mistake["type"]) or mistake["msg"].replace("Input should", "must")
-        told = [*([] if mistake["type"] in _TEXTS else [f"it is {shown(mistake['input'])}"]), *notes]
-    return text + (f" ({', '.join(told)})" if told else "")
+        return str(mistake["ctx"]["error"])
+    told: str = mistake["msg"].replace("Input should", "must") + f" (it is {shown(mistake['input'])})"
+    return _TEXTS.get(mistake["type"], told)
 
 
 def place_of(mistake: Any) -> list[str | int]:

@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan
 from dlplacer.core.record import Record, Seconds, record
+from dlplacer.core.table import schedule
 from dlplacer.core.units import format_seconds
-
-if TYPE_CHECKING:
-    import pandas
 
 FITS_NONE = "fits on no single device"
 """Stands in place of a speedup where there is nothing to compare with."""
@@ -36,6 +34,8 @@ class Result(Shown, Record):
     plan: Plan
     single_device_s: Seconds | None
     bounds: Mapping[str, float] = field(default_factory=dict)
+
+    table = property(lambda self: schedule(self.plan))
 
     def __repr__(self) -> str:
         plan, faster = self.plan, self.speedup
@@ -65,7 +65,3 @@ class Result(Shown, Record):
         period = {} if plan.period_s is None else {"period_s": plan.period_s}
         told = {"status": plan.status, "objective": plan.options.objective, **period, **times, "speedup": self.speedup}
         return {**told, "method": plan.method, "bounds": dict(self.bounds)}
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """The schedule of the plan: see `Plan.to_frame`."""
-        return self.plan.to_frame()

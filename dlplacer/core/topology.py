@@ -5,17 +5,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from dlplacer.core import table
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import printable, short_name, unknown
 from dlplacer.core.graph import reference_mistakes
 from dlplacer.core.record import Bytes, BytesPerSecond, Name, Number, OneOf, Record, Seconds, record
-
-if TYPE_CHECKING:
-    import pandas
+from dlplacer.core.table import devices as device_table
 
 Rates = Annotated[float | Mapping[str, float], Number("flops_per_s", positive=True, named=True)]
 
@@ -137,6 +134,8 @@ class Topology(Shown, Record):
         joined = f"{routers} router{'s' * (routers != 1)}, {links} link{'s' * (links != 1)}"
         return f"<Topology {short_name(self.name)}: {devices}, {joined}>"
 
+    table = property(device_table)
+
     @property
     def nodes(self) -> tuple[Device | Router, ...]:
         """The devices, then the routers."""
@@ -170,10 +169,6 @@ class Topology(Shown, Record):
     def device_types(self) -> tuple[str, ...]:
         """The types of the devices, each once, in order of appearance."""
         return tuple(dict.fromkeys(device.type for device in self.devices))
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """A row per device: type, memory in bytes (None if unlimited), float32 FLOP/s and memory rate where given."""
-        return table.devices(self).to_frame()
 
     def to_networkx(self) -> Any:
         """A networkx Graph whose nodes carry their `Device` or `Router` and whose edges carry their `Link`."""

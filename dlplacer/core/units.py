@@ -73,15 +73,6 @@ def format_seconds(value_s: float) -> str:
     return _scaled(value_s, {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}, "{:.4g} s")
 
 
-def format_duration(value_s: float) -> str:
-    """A time to wait for, in whole seconds: ``42 s``, ``3 min 05 s``, ``1 h 02 min``."""
-    seconds = round(value_s)
-    if seconds < 60:
-        return f"{seconds} s"
-    minutes, seconds = divmod(seconds, 60)
-    return f"{minutes} min {seconds:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
 def format_bytes(value_bytes: float) -> str:
     """A short text such as ``12.4 GiB``."""
     return _scaled(value_bytes, {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}, "{:.0f} B")
@@ -104,31 +95,13 @@ def _decimal(value: float) -> Fraction:
     return Fraction(repr(value))
 
 
-def distinct(values: Iterable[Fraction]) -> Iterable[Fraction]:
-    """Each value once. A set of fractions takes several times as long: their hash is that of a float or integer."""
-    return {(value.numerator, value.denominator): value for value in values}.values()
-
-
-def exact_sum(values: Iterable[Fraction]) -> Fraction:
-    """The sum, with few additions of fractions: those of one denominator are added as integers."""
-    numerators: dict[int, int] = {}
-    for value in values:
-        numerators[value.denominator] = numerators.get(value.denominator, 0) + value.numerator
-    return sum((Fraction(above, below) for below, above in numerators.items()), Fraction(0))
-
-
-def is_multiple(value: Fraction, unit: Fraction) -> bool:
-    """True if a value is a whole number of units."""
-    return (value.numerator * unit.denominator) % (value.denominator * unit.numerator) == 0
-
-
 def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
     """The length of a tick in seconds, for all durations and delays of a problem and an upper limit of its makespan.
 
     If all values are multiples of a common unit and the horizon is below `MAX_TICKS` of them, the tick is that unit
     and ticks are exact. Otherwise it is the larger of 1 ns and horizon ÷ (`MAX_TICKS` − 1).
     """
-    nonzero = [value for value in distinct(values) if value]
+    nonzero = {value for value in values if value}
     coarse = max(_MIN_TICK_S, horizon / (MAX_TICKS - 1))
     if not nonzero or len(nonzero) > _MAX_COMMON_UNIT_VALUES:
         return coarse if nonzero else _MIN_TICK_S

@@ -1,13 +1,12 @@
 """The common part of the file formats: reading by pydantic models of records, with every mistake and its path."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.expect import field_path, printable, shown
+from dlplacer.core.expect import field_path, shown
 from dlplacer.core.record import Record, defaults, place_of, problem_of, values_of
 from dlplacer.files.text import read_json
 
@@ -15,8 +14,6 @@ Model = TypeVar("Model", bound="FileModel")
 T = TypeVar("T")
 
 _SCALARS = (str, int, float, bool, type(None))
-_COUNT_KEY = re.compile(r"[1-9][0-9]{0,11}")
-"""Up to a million million: Python refuses to read thousands of digits, and no float holds hundreds."""
 
 
 class FileModel(BaseModel):
@@ -88,7 +85,9 @@ def validated(value: Any, model: type[Model], where: str) -> Model:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise FileFormatError(where, [_described(mistake, value) for mistake in error.errors()]) from None
+        raise FileFormatError(
+            where, [f"{field_path(place_of(each))}: {problem_of(each)}" for each in error.errors()]
+        ) from None
 
 
 def built(where: str, build: Callable[..., T], *arguments: Any) -> T:
@@ -108,34 +107,4 @@ def format_mistake(found: Any, kind: str, version: int) -> str | None:
         return None
     if found is None:
         return f'missing; the file must start with "format": "{expected}"'
-    name, _, number = str(found).partition("/")
-    if name == f"dlplacer.{kind}" and number.isdecimal() and int(number[:9]) > version:
-        return f"{shown(found)} is newer than {expected!r}; update dlplacer to read it"
-    return f"{shown(found)} is not {expected!r}; give a {kind} file"
-
-
-def count_key_mistakes(field: str, table: Mapping[str, object], unit: str) -> Iterator[str]:
-    """Keys of a table that are no whole numbers of a unit from 1 on, without zeros ahead."""
-    for key in table:
-        if not _COUNT_KEY.fullmatch(key):
-            yield f"{field}.{printable(key)}: the key must be a whole number of {unit}, at least 1 and below 1e+12"
-
-
-def _described(mistake: Any, value: Any) -> str:
-    parts = place_of(mistake)
-    owner = _owner(value, parts)
-    notes = [f"in {owner}"] if owner and parts[-1] != "id" else []
-    return f"{field_path(parts)}: {problem_of(mistake, *notes)}"
-
-
-def _owner(value: Any, parts: list[str | int]) -> str:
-    """The innermost named node, edge or op around a field, so that messages can name it."""
-    owner = ""
-    for part in parts[:-1]:
-        value = value[part]
-        for keys in (("id",), ("op",), ("source", "target")) if isinstance(value, dict) else ():
-            names = [value.get(key) for key in keys]
-            if all(names):
-                owner = " → ".join(map(shown, names))
-                break
-    return owner
+    return f"{shown(found)} is not {expected!r}; give a {kind} file, and update dlplacer if it is newer"

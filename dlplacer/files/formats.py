@@ -5,14 +5,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
 
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.core.options import CHOICES, Options
+from dlplacer.core.options import Options
 from dlplacer.core.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer
 from dlplacer.core.record import Count, Number, OneOf, Seconds
 from dlplacer.core.topology import Device, Link, Router, Topology
@@ -86,22 +86,13 @@ class GraphFile(_NodeLinkFile):
         return OpGraph(tuple(self.nodes), tuple(self.edges), *head, self.constraints or Constraints())
 
 
-class OtherNode(FileModel, extra="ignore"):
-    """A node of no kind that there is."""
-
-    kind: Literal["device", "router"]
-
-
 def _kind_of(value: Any) -> str:
-    kind = value.get("kind") if isinstance(value, dict) else None
-    return f"<{kind}>" if kind in ("device", "router") else "<other>"
+    return f"<{value.get('kind')}>" if isinstance(value, dict) else "<other>"
 
 
 Node = Annotated[
-    Annotated[Device, without("kind"), Tag("<device>")]
-    | Annotated[Router, without("kind"), Tag("<router>")]
-    | Annotated[OtherNode, Tag("<other>")],
-    Discriminator(_kind_of),
+    Annotated[Device, without("kind"), Tag("<device>")] | Annotated[Router, without("kind"), Tag("<router>")],
+    Discriminator(_kind_of, "kind", "'kind' must be 'device' or 'router'"),
 ]
 
 
@@ -123,7 +114,7 @@ class ProblemFile(FileModel):
 
     graph: GraphFile
     topology: TopologyFile
-    options: dict[str, str]
+    options: Options
     meta: Table
 
 
@@ -157,17 +148,12 @@ class PlanFile(FileModel):
             if (mistake := format_mistake(getattr(problem, kind).format, kind, _VERSION)) is not None:
                 yield f"problem.{kind}.format: {mistake}"
         yield from (f"problem.graph.{mistake}" for mistake in problem.graph.mistakes())
-        for name, value in problem.options.items():
-            if name not in CHOICES:
-                yield f"problem.options.{name}: unknown option; use {', '.join(CHOICES)}"
-            elif value not in CHOICES[name]:
-                yield f"problem.options.{name}: is {value!r}; use one of {', '.join(CHOICES[name])}"
 
     def value(self) -> Plan:
         return Plan(
             self.problem.graph.value(),
             self.problem.topology.value(),
-            Options(**self.problem.options),
+            self.problem.options,
             **{name: getattr(self, name) for name in (*_PLAN_HEAD, "memory", "provenance", "meta", "period_s")},
             ops=tuple(self.ops),
             transfers=tuple(self.transfers),
@@ -255,32 +241,28 @@ _COSTS = ("time_s", "flops", "bytes_accessed", "workspace_bytes", "meta")
 def structure_sha256(graph: OpGraph) -> str:
     """SHA-256 over the ops and edges without times, FLOPs, bytes accessed, workspace and free-form notes."""
     value = graph_to_dict(graph)
-    nodes = [_without_costs(node) for node in value["nodes"]]
     edges = [{key: field for key, field in edge.items() if key != "meta"} for edge in value["edges"]]
-    return hashlib.sha256(json.dumps([nodes, edges], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([_without_costs(value), edges], sort_keys=True).encode()).hexdigest()
 
 
 def first_difference(ours: OpGraph, theirs: OpGraph) -> str | None:
     """The first difference between the structures of two graphs, naming the op; None if there is none."""
-    for one, other, place in ((ours, theirs, "first"), (theirs, ours, "second")):
-        for op in one.ops:
-            if op.id not in other.index:
-                return f"op {op.id!r} ({op.kind}) is only in the {place}"
-    our_nodes = {node["id"]: node for node in graph_to_dict(ours)["nodes"]}
-    for node in graph_to_dict(theirs)["nodes"]:
-        mine, yours = _without_costs(our_nodes[node["id"]]), _without_costs(node)
-        for field in sorted(mine.keys() | yours.keys()):
-            if mine.get(field) != yours.get(field):
-                return f"op {node['id']!r} differs in {field}: {mine.get(field)!r} against {yours.get(field)!r}"
-    for op in ours.ops:
-        mine_into, other_into = (
-            {(edge.source, edge.output, edge.tensor, edge.bytes) for edge in graph.edges_into[op.id]}
+    mine, yours = ({node["id"]: node for node in _without_costs(graph_to_dict(graph))} for graph in (ours, theirs))
+    for name, node in (mine | yours).items():
+        if name not in mine or name not in yours:
+            return f"op {name!r} ({node['kind']}) is only in the {'first' if name in mine else 'second'}"
+        for field in sorted(mine[name].keys() | node.keys()):
+            if mine[name].get(field) != node.get(field):
+                return f"op {name!r} differs in {field}: {mine[name].get(field)!r} against {node.get(field)!r}"
+    for name in mine:
+        reads = [
+            {(edge.source, edge.output, edge.tensor, edge.bytes) for edge in graph.edges_into[name]}
             for graph in (ours, theirs)
-        )
-        if mine_into != other_into:
-            return f"op {op.id!r} reads other tensors: {sorted(mine_into ^ other_into)[0]}"
+        ]
+        if reads[0] != reads[1]:
+            return f"op {name!r} reads other tensors: {min(reads[0] ^ reads[1])}"
     return None
 
 
-def _without_costs(node: dict[str, Any]) -> dict[str, Any]:
-    return {key: field for key, field in node.items() if key not in _COSTS}
+def _without_costs(value: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{key: field for key, field in node.items() if key not in _COSTS} for node in value["nodes"]]

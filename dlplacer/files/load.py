@@ -1,14 +1,13 @@
 """Load and save by path, or by the bare name of a graph or topology that ships."""
 
 import os
-from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, refuse
+from dlplacer.core.expect import expect
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
@@ -45,7 +44,7 @@ def load_plan(path: str | PathLike[str]) -> Plan:
     return read_plan(Path(path))
 
 
-def save(value: object, path: str | PathLike[str]) -> Path:
+def save(value: Any, path: str | PathLike[str]) -> Path:
     """Write a graph, a topology, a plan, or the plan of a result, and of other results the figures; returns the path.
 
     Raises InputError if the value has no file format, or the file cannot be written.
@@ -54,16 +53,13 @@ def save(value: object, path: str | PathLike[str]) -> Path:
 
     if isinstance(value, Result):
         value = value.plan
-    told: dict[type, Callable[[Any], dict[str, Any]]] = {
+    told: dict[type, Any] = {
         OpGraph: formats.graph_to_dict,
         Topology: formats.topology_to_dict,
         Plan: formats.plan_to_dict,
-        Shown: lambda value: value.to_dict(),
     }
-    to_dict = next((each for kind, each in told.items() if isinstance(value, kind)), None)
-    if to_dict is None:
-        raise refuse("", "what to save", value, "a graph, a topology, a plan or a result")
-    write_json(path, to_dict(value))
+    expect("", "what to save", value, Shown, "a graph, a topology, a plan or a result")
+    write_json(path, told[type(value)](value) if type(value) in told else value.to_dict())
     return Path(path)
 
 

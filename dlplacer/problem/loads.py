@@ -14,7 +14,7 @@ from dlplacer.core.plan import ScheduledOp, Transfer
 from dlplacer.core.units import exact, ticks
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.route_table import TransferRequest, transfer_requests
-from dlplacer.problem.routes import link_spans, segments
+from dlplacer.problem.routes import link_directions, link_holds, segments
 
 APART = 2**40
 """More ticks than any load of a plan."""
@@ -35,11 +35,8 @@ class Loads:
         self.requests: tuple[TransferRequest, ...] = transfer_requests(problem)
         ends_pay = OBJECTIVES[problem.options.objective].ends_pay
         self._pays = [ends_pay and device.asynchronous for device in problem.topology.devices]
-        links = problem.topology.links if problem.options.contention == "link" else ()
-        directions = [
-            link.direction(hop) for link in links for hop in ((link.source, link.target), (link.target, link.source))
-        ]
-        self._numbers = {name: number for number, name in enumerate(dict.fromkeys(directions))}
+        directions = link_directions(problem.topology) if problem.options.contention == "link" else ()
+        self._numbers = {direction: number for number, direction in enumerate(directions)}
 
     @property
     def link_count(self) -> int:
@@ -82,11 +79,8 @@ class Loads:
         problem, found = self._problem, list[tuple[int, int]]()
         topology, names = problem.topology, problem.topology.devices
         for route in segments(topology, problem.routes[size][names[source].id, names[target].id]):
-            hops = list(pairwise(route))
-            links = [topology.link_between[hop] for hop in hops]
-            spans = link_spans(links, problem.sizes_bytes[size], problem.options.delay, exact)
-            for hop, link, (begin_s, end_s) in zip(hops, links, spans, strict=True):
-                found.append((self._numbers[link.direction(hop)], ticks(end_s - begin_s, problem.tick_s)))
+            held = link_holds(topology, pairwise(route), problem.sizes_bytes[size], problem.options.delay, exact)
+            found += [(self._numbers[name], ticks(end_s - begin_s, problem.tick_s)) for name, begin_s, end_s in held]
         return found
 
 
@@ -102,11 +96,10 @@ def period_s(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence[T
     for number, transfer in enumerate(transfers):
         paid_s = 0.0
         for segment in transfer.segments:
-            links = [topology.link_between[hop] for hop in segment.route]
-            spans = link_spans(links, transfer.bytes, options.delay, float)
-            paid_s += spans[-1][1]
-            for hop, link, (begin_s, end_s) in zip(segment.route, links, spans, strict=True):
-                busy[link.direction(hop)].append((end_s - begin_s) if options.contention == "link" else 0.0)
+            held = link_holds(topology, segment.route, transfer.bytes, options.delay, float)
+            paid_s += held[-1][2]
+            for direction, begin_s, end_s in held:
+                busy[direction].append((end_s - begin_s) if options.contention == "link" else 0.0)
         if OBJECTIVES[options.objective].ends_pay:
             busy[transfer.target].append(0.0 if transfer.target in hosts else paid_s)
             key = place[transfer.source], transfer.tensor if options.transfers == "device" else number

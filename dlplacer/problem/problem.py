@@ -20,12 +20,9 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import (
     choose_tick,
-    distinct,
     exact,
-    exact_sum,
     format_bytes,
     format_seconds,
-    is_multiple,
     ticks,
 )
 from dlplacer.problem.routes import RoutesByPair, any_relays, least_delay_routes, lines_of, matrices
@@ -36,14 +33,8 @@ MOST_BYTES = 2**60
 """CP-SAT and compiled code add up bytes in words of 64 bits; an EiB is more than any machine has."""
 
 
-def require_countable_bytes(graph: OpGraph) -> None:
-    """Return if all that a step could ever keep is less than `MOST_BYTES`.
-
-    Raises
-    ------
-    InputError
-        Names the op that takes most, or the edge.
-    """
+def _require_countable_bytes(graph: OpGraph) -> None:
+    """Refuse a step that could ever keep `MOST_BYTES`."""
     kept = sum(op.footprint_bytes for op in graph.ops)
     if kept + 2 * sum(edge.bytes for edge in graph.edges) < MOST_BYTES:
         return
@@ -55,14 +46,8 @@ def require_countable_bytes(graph: OpGraph) -> None:
     )
 
 
-def require_finite_span(graph: OpGraph, topology: Topology) -> None:
-    """Return if all ops at their slowest, all tensors over every link, and all issues, add up to a finite time.
-
-    Raises
-    ------
-    InputError
-        Names what takes most.
-    """
+def _require_finite_span(graph: OpGraph, topology: Topology) -> None:
+    """Refuse ops at their slowest, all tensors over every link, and all issues, that add up to no finite time."""
     kinds, moved_bytes = topology.device_types, sum(float(edge.bytes) for edge in graph.edges)
     op_s = [max(op.time_on(kind) or 0.0 for kind in kinds) for op in graph.ops]
     count = len(graph.edges)
@@ -233,8 +218,8 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
         or bytes add up to more than can be counted.
     """
     _require_known_names(graph, topology)
-    require_finite_span(graph, topology)
-    require_countable_bytes(graph)
+    _require_finite_span(graph, topology)
+    _require_countable_bytes(graph)
     if options.step == "autograd":
         _require_acyclic(graph)
     pins = [graph.constraints.pins.get(op.id) for op in graph.ops]
@@ -256,9 +241,9 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
         for each in zip(parted, delays, strict=True)
     ]
     horizon_s = _horizon(graph, durations, delays, sizes)
-    values = list(distinct(chain(*(times.values() for times in durations), *delays)))
+    values = list({*chain(*(times.values() for times in durations), *delays)})
     if by_segment:
-        values += distinct(_link_times(topology, sizes))
+        values += {*_link_times(topology, sizes)}
     # What is cut off at the limit needs no ticks of its own.
     values = [value for value in values if limit_s is None or value < limit_s]
     tick_s = choose_tick(values, horizon_s)
@@ -269,12 +254,12 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
         topology=topology,
         options=options,
         tick_s=tick_s,
-        exact=all(is_multiple(value, tick_s) for value in values),
+        exact=all((value / tick_s).denominator == 1 for value in values),
         horizon=max(1, math.ceil(horizon_s / tick_s)),
         reached_s=reached_s,
         most=_UNLIMITED if limit_s is None else math.ceil(limit_s / tick_s),
         duration=tuple(
-            _in_ticks(op, pin, times, topology, tick_s)
+            tuple(ticks(times[each.type], tick_s) if _may_run(op, pin, each) else None for each in topology.devices)
             for op, pin, times in zip(graph.ops, pins, durations, strict=True)
         ),
         arcs=tuple(
@@ -287,14 +272,11 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
         resident_bytes=resident,
         output_bytes=tuple(op.output_bytes for op in graph.ops),
         workspace_bytes=tuple(op.workspace_bytes for op in graph.ops),
-        capacity_bytes=tuple(_capacity(device) for device in topology.devices),
-        groups=_groups(graph),
+        capacity_bytes=tuple(
+            device.memory_bytes if (device.memory_bytes or 0) < MOST_BYTES else None for device in topology.devices
+        ),
+        groups=tuple(tuple(graph.index[name] for name in group) for group in graph.colocation_groups),
     )
-
-
-def _capacity(device: Device) -> int | None:
-    room = device.memory_bytes
-    return None if room is None or room >= MOST_BYTES else room
 
 
 def _require_acyclic(graph: OpGraph) -> None:
@@ -345,13 +327,6 @@ def _may_run(op: Op, pin: str | None, device: Device) -> bool:
     return (pin is None or pin in names) and (op.devices is None or any(name in op.devices for name in names))
 
 
-def _in_ticks(
-    op: Op, pin: str | None, times: dict[str, Fraction], topology: Topology, tick_s: Fraction
-) -> tuple[int | None, ...]:
-    by_type = {name: ticks(value, tick_s) for name, value in times.items()}
-    return tuple(by_type[device.type] if _may_run(op, pin, device) else None for device in topology.devices)
-
-
 def _link_times(topology: Topology, sizes: Sequence[int]) -> Iterator[Fraction]:
     """The summands of the times of all routes, each once: links of a large machine are of few kinds."""
     yield from {exact(link.latency_s) for link in topology.links}
@@ -368,8 +343,4 @@ def _horizon(
     slowest = (max(times.values()) for times in durations)
     edges = Counter(edge.bytes for edge in graph.edges)
     longest = (edges[size] * max(values, default=Fraction(0)) for size, values in zip(sizes, delays, strict=True))
-    return exact_sum(chain(slowest, longest))
-
-
-def _groups(graph: OpGraph) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(graph.index[name] for name in group) for group in graph.colocation_groups)
+    return sum(chain(slowest, longest), Fraction(0))

@@ -16,7 +16,16 @@ from dlplacer.core.topology import Topology
 from dlplacer.core.units import exact
 from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Arc, Problem
-from dlplacer.problem.routes import Route, any_relays, link_delay_s, link_spans, route_delay, segments
+from dlplacer.problem.routes import (
+    Hop,
+    Route,
+    any_relays,
+    link_delay_s,
+    link_directions,
+    link_holds,
+    route_delay,
+    segments,
+)
 
 _MOST_SEGMENTS = 32
 """Route segments between two devices that are told apart; more take dozens of routers side by side."""
@@ -79,8 +88,6 @@ def routes_within(
                 pending.append(((*route, *segment[1:]), here))
 
 
-Hop = tuple[str, str]
-
 _MOST_ROUTES = 4
 """Routes per pair of devices that solvers look at; each is a literal per request and pair in the model. Three fully
 joined devices have two, so nothing is left out there. Never tuned."""
@@ -125,13 +132,14 @@ class RouteTable:
     def __init__(self, problem: Problem) -> None:
         contended = problem.options.contention == "link"
         self._problem = problem
-        self._directions = _numbered_directions(problem.topology) if contended else {}
+        directions = link_directions(problem.topology) if contended else ()
+        self._numbers = {direction: number for number, direction in enumerate(directions)}
         self._quickest: dict[tuple[int, int, int], TimedRoute] = {}
         self._routes_by_pair: dict[tuple[int, int, int], tuple[TimedRoute, ...]] = {}
         self._paths: dict[tuple[str, str], list[Route]] = {}
         self._swappable: dict[tuple[int, int], bool] = {}
         self._timed: dict[tuple[tuple[Hop, ...], int], RouteSegment] = {}
-        self.resource_count = len(set(self._directions.values()))
+        self.resource_count = len(self._numbers)
         self.chooses = contended or self.needs_relays
 
     @cached_property
@@ -275,33 +283,24 @@ class RouteTable:
     def _segment(self, hops: tuple[Hop, ...], size: int) -> RouteSegment:
         if (hops, size) not in self._timed:
             problem = self._problem
-            links = [problem.topology.link_between[hop] for hop in hops]
             # A start s is floor(s) in ticks. Where one transfer leaves a link before another takes it, s1 + e1 <= s2 +
             # b2, floor(s1) + floor(e1) <= floor(s2) + ceil(b2) follows: with b rounded down a bound would be a tick
             # too high.
             spans = [
-                (math.ceil(begin_s / problem.tick_s), math.floor(end_s / problem.tick_s))
-                for begin_s, end_s in link_spans(links, problem.sizes_bytes[size], problem.options.delay, exact)
+                (direction, math.ceil(begin_s / problem.tick_s), math.floor(end_s / problem.tick_s))
+                for direction, begin_s, end_s in link_holds(
+                    problem.topology, hops, problem.sizes_bytes[size], problem.options.delay, exact
+                )
             ]
-            held = zip(hops, spans, strict=True) if self._directions else ()
-            holds = tuple((self._directions[hop], begin, max(0, end - begin)) for hop, (begin, end) in held)
+            held = spans if self._numbers else ()
+            holds = tuple((self._numbers[name], begin, max(0, end - begin)) for name, begin, end in held)
             target = problem.topology.device_index[hops[-1][1]]
-            self._timed[hops, size] = RouteSegment(hops, target, spans[-1][1], holds)
+            self._timed[hops, size] = RouteSegment(hops, target, spans[-1][2], holds)
         return self._timed[hops, size]
 
 
 def _ticks(route: TimedRoute) -> int:
     return sum(segment.ticks for segment in route)
-
-
-def _numbered_directions(topology: Topology) -> dict[Hop, int]:
-    """Hop → number of the link direction that it takes."""
-    numbers: dict[Hop, int] = {}
-    return {
-        hop: numbers.setdefault(link.direction(hop), len(numbers))
-        for link in topology.links
-        for hop in ((link.source, link.target), (link.target, link.source))
-    }
 
 
 def _simple_paths(topology: Topology, pair: tuple[str, str], sizes_bytes: Sequence[int]) -> list[Route]:
@@ -387,12 +386,9 @@ def build_traffic(problem: Problem) -> Traffic:
 
 def transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:
     """Everything that is read in a problem."""
-    if transfer_requests not in problem.derived:
-        problem.derived[transfer_requests] = _transfer_requests(problem)
-    return problem.derived[transfer_requests]  # type: ignore[no-any-return]
-
-
-def _transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:
+    found: tuple[TransferRequest, ...] | None = problem.derived.get(transfer_requests)
+    if found is not None:
+        return found
     arcs_of: dict[str, list[Arc]] = {}
     for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
         arcs_of.setdefault(edge.tensor, []).append(arc)
@@ -402,6 +398,8 @@ def _transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:
     else:
         edges = zip(problem.graph.edges, problem.arcs, strict=True)
         sent = [(edge.tensor, arc, (arc.target,)) for edge, arc in edges]
-    return tuple(
+    found = tuple(
         TransferRequest(tensor, first.source, first.size, readers, keepers[tensor]) for tensor, first, readers in sent
     )
+    problem.derived[transfer_requests] = found
+    return found

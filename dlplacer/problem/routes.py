@@ -7,19 +7,23 @@ the route of least delay for its bytes, and the routing variables C(e, l) need n
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dlplacer.core.topology import Link, Topology
 from dlplacer.core.units import exact, ticks
 
 Number = TypeVar("Number", float, Fraction)
+Hop = tuple[str, str]
+Route = tuple[str, ...]
+"""Names of the nodes that a transfer visits, both ends included."""
 
 
-def link_spans(
-    links: Sequence[Link], size_bytes: int, delay: str, number: Callable[[float], Number]
-) -> list[tuple[Number, Number]]:
-    """[link] → begin and end, in seconds, of a tensor's hold on it; the last end is the tensor's arrival.
+def link_holds(
+    topology: Topology, hops: Iterable[Hop], size_bytes: int, delay: str, number: Callable[[float], Number]
+) -> list[tuple[Hop, Number, Number]]:
+    """[hop] → link direction that a tensor holds, from when until when in seconds; the last end is its arrival.
 
     Cut-through streams through all links at once, at the rate of the narrowest: each is held for bytes ÷ min B(l) +
     Σ L(l). Store-and-forward passes from link to link (eq. 11): each is held for bytes ÷ B(l) + L(l), in turn.
@@ -31,15 +35,22 @@ def link_spans(
     number
         `float`, or `dlplacer.core.units.exact` for results that are exact.
     """
+    links = [(topology.link_between[hop], hop) for hop in hops]
     if delay == "cut-through":
-        narrowest = min(number(link.bytes_per_s) * link.count for link in links)
-        whole = size_bytes / narrowest + sum((number(link.latency_s) for link in links), number(0))
-        return [(number(0), whole)] * len(links)
-    spans, here = [], number(0)
-    for link in links:
-        spans.append((here, here + link_delay_s(link, size_bytes, number)))
-        here = spans[-1][1]
-    return spans
+        narrowest = min(number(link.bytes_per_s) * link.count for link, _ in links)
+        whole = size_bytes / narrowest + sum((number(link.latency_s) for link, _ in links), number(0))
+        return [(link.direction(hop), number(0), whole) for link, hop in links]
+    found, here = [], number(0)
+    for link, hop in links:
+        found.append((link.direction(hop), here, here + link_delay_s(link, size_bytes, number)))
+        here = found[-1][2]
+    return found
+
+
+def link_directions(topology: Topology) -> list[Hop]:
+    """Every direction of a link that carries one transfer at a time: see `Link.direction`."""
+    ends = ((link, (link.source, link.target)) for link in topology.links)
+    return [*dict.fromkeys(link.direction(hop) for link, pair in ends for hop in (pair, pair[::-1]))]
 
 
 def link_delay_s(link: Link, size_bytes: int, number: Callable[[float], Number]) -> Number:
@@ -47,11 +58,11 @@ def link_delay_s(link: Link, size_bytes: int, number: Callable[[float], Number])
     return size_bytes / (number(link.bytes_per_s) * link.count) + number(link.latency_s)
 
 
-Route = tuple[str, ...]
-"""Names of the nodes that a transfer visits, both ends included."""
-
 RoutesByPair = Mapping[tuple[str, str], Route]
 """(source device, target device) → route; pairs that no route joins are absent."""
+
+_Choices = dict[Hop, list[tuple[Fraction, Fraction, Route]]]
+"""(source, target) → (seconds per byte, Σ latencies, route) of ways to get there."""
 
 
 def least_delay_routes(
@@ -70,13 +81,11 @@ def least_delay_routes(
     """
     sizes = sorted(set(sizes_bytes))
     tables: dict[int, RoutesByPair] = {}
-    routes = _direct_routes(topology) if delay == "cut-through" else None
-    graph = topology.to_networkx()
-
-    def search_table(size_bytes: int) -> RoutesByPair:
-        if routes is None:
-            return _search_table(graph, topology, size_bytes)
-        return _joined_routes(topology, routes, size_bytes)
+    routes: _Choices = {
+        hop: [(1 / _rate(link), exact(link.latency_s), hop)] for hop, link in topology.link_between.items()
+    }
+    if delay == "cut-through":
+        routes = _direct_routes(topology)
 
     def search(low: int, high: int) -> None:
         if high - low < 2:
@@ -85,20 +94,20 @@ def least_delay_routes(
             tables.update((size, tables[sizes[low]]) for size in sizes[low + 1 : high])
             return
         middle = (low + high) // 2
-        tables[sizes[middle]] = search_table(sizes[middle])
+        tables[sizes[middle]] = _joined_routes(topology, routes, sizes[middle])
         search(low, middle)
         search(middle, high)
 
     for end in {0, len(sizes) - 1} if sizes else ():
-        tables[sizes[end]] = search_table(sizes[end])
+        tables[sizes[end]] = _joined_routes(topology, routes, sizes[end])
     search(0, len(sizes) - 1)
     return tables
 
 
 def route_delay(topology: Topology, route: Route, size_bytes: int, delay: str = "store-and-forward") -> Fraction:
     """Δe of eq. 11 in seconds: Σ over the links of bytes/B(l) + L(l); or the cut-through delay of its segments."""
-    parts = ([topology.link_between[hop] for hop in pairwise(part)] for part in segments(topology, route))
-    return sum((link_spans(part, size_bytes, delay, exact)[-1][1] for part in parts), Fraction(0))
+    holds = (link_holds(topology, pairwise(part), size_bytes, delay, exact) for part in segments(topology, route))
+    return sum((held[-1][2] for held in holds), Fraction(0))
 
 
 def route_lines(topology: Topology, delay: str) -> Callable[[Route], tuple[Fraction, Fraction]]:
@@ -138,29 +147,14 @@ def segments(topology: Topology, route: Route) -> Iterator[Route]:
             begin = position
 
 
-def _search_table(graph: Any, topology: Topology, size_bytes: int) -> dict[tuple[str, str], Route]:
-    import networkx as nx
-
-    def delay_s(_source: str, _target: str, data: Mapping[str, Any]) -> float:
-        return link_delay_s(data["link"], size_bytes, float)
-
-    table = {}
-    for device in topology.devices:
-        paths = nx.single_source_dijkstra_path(graph, device.id, weight=delay_s)
-        for other in topology.devices:
-            if other.id != device.id and other.id in paths:
-                table[device.id, other.id] = tuple(paths[other.id])
-    return table
-
-
-def _direct_routes(topology: Topology) -> dict[tuple[str, str], list[tuple[Fraction, Fraction, Route]]]:
-    """(source, target) → (seconds per byte, Σ latencies, route) of the routes that pass routers only.
+def _direct_routes(topology: Topology) -> _Choices:
+    """The routes that pass routers only.
 
     For every rate the route of least latency over links at least that wide: no other route can have less delay.
     """
     import networkx as nx
 
-    routes: dict[tuple[str, str], list[tuple[Fraction, Fraction, Route]]] = {}
+    routes: _Choices = {}
     line = route_lines(topology, "cut-through")
     for rate in sorted({_rate(link) for link in topology.links}):
         graph = nx.DiGraph()
@@ -177,10 +171,8 @@ def _direct_routes(topology: Topology) -> dict[tuple[str, str], list[tuple[Fract
     return routes
 
 
-def _joined_routes(
-    topology: Topology, routes: Mapping[tuple[str, str], list[tuple[Fraction, Fraction, Route]]], size_bytes: int
-) -> dict[tuple[str, str], Route]:
-    """The least cut-through delays, relays included: shortest paths over the direct routes."""
+def _joined_routes(topology: Topology, routes: _Choices, size_bytes: int) -> RoutesByPair:
+    """The routes of least delay: shortest paths over links, or for cut-through over direct routes, relays included."""
     import networkx as nx
 
     graph = nx.DiGraph()
@@ -193,7 +185,7 @@ def _joined_routes(
     table = {}
     for source in topology.device_index:
         for target, stops in nx.single_source_dijkstra_path(graph, source, weight="delay_s").items():
-            if target != source:
+            if target != source and target in topology.device_index:
                 parts = [graph.edges[hop]["route"][1:] for hop in pairwise(stops)]
                 table[source, target] = (source, *(node for part in parts for node in part))
     return table
@@ -210,7 +202,7 @@ Matrix = tuple[tuple[int | None, ...], ...]
 """[source device][target device] → ticks; 0 on the diagonal, None where no route leads."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lines:
     """The routes of one table as lines over the bytes.
 
@@ -232,10 +224,13 @@ class Lines:
 
 def lines_of(topology: Topology, routes: Sequence[RoutesByPair], delay: str) -> list[Lines]:
     """[size] → lines of its routes; sizes that share a table share the lines too."""
-    known: dict[int, Lines] = {}
-    for table in routes:
-        if id(table) not in known:
-            known[id(table)] = _lines(topology, table, delay)
+    line_of, names, known = route_lines(topology, delay), list(topology.device_index), dict[int, Lines]()
+    for table in {id(table): table for table in routes}.values():
+        pairs = {pair: tuple(map(line_of, segments(topology, route))) for pair, route in table.items()}
+        numbers = {line: number for number, line in enumerate(dict.fromkeys(pairs.values()))}
+        place = {pair: numbers[line] for pair, line in pairs.items()} | {(name, name): HERE for name in names}
+        between = tuple(tuple(place.get((source, target), NOWHERE) for target in names) for source in names)
+        known[id(table)] = Lines(tuple(numbers), between)
     return [known[id(table)] for table in routes]
 
 
@@ -243,30 +238,11 @@ def matrices(
     lines: Sequence[Lines], seconds: Sequence[tuple[tuple[Fraction, ...], ...]], tick_s: Fraction
 ) -> tuple[Matrix, ...]:
     """[size] → its delays in ticks, those of [line][part] rounded down part by part; equal ones are one object."""
-    known: dict[tuple[int, tuple[int, ...]], Matrix] = {}
-    found = []
-    for line, values in zip(lines, seconds, strict=True):
-        in_ticks = tuple(sum(ticks(part, tick_s) for part in parts) for parts in values)
-        key = id(line), in_ticks
-        if key not in known:
-            look_up = [*in_ticks, None, 0].__getitem__
-            known[key] = tuple(tuple(map(look_up, row)) for row in line.between)
-        found.append(known[key])
-    return tuple(found)
 
+    @cache
+    def matrix(line: Lines, in_ticks: tuple[int, ...]) -> Matrix:
+        look_up = [*in_ticks, None, 0].__getitem__
+        return tuple(tuple(map(look_up, row)) for row in line.between)
 
-def _lines(topology: Topology, table: RoutesByPair, delay: str) -> Lines:
-    numbers: dict[tuple[tuple[Fraction, Fraction], ...], int] = {}
-    names = [device.id for device in topology.devices]
-    line_of = route_lines(topology, delay)
-
-    def line(source: str, target: str) -> int:
-        if source == target:
-            return HERE
-        route = table.get((source, target))
-        if route is None:
-            return NOWHERE
-        return numbers.setdefault(tuple(map(line_of, segments(topology, route))), len(numbers))
-
-    between = tuple(tuple(line(source, target) for target in names) for source in names)
-    return Lines(tuple(numbers), between)
+    in_ticks = (tuple(sum(ticks(part, tick_s) for part in parts) for parts in values) for values in seconds)
+    return tuple(map(matrix, lines, in_ticks))

@@ -15,15 +15,15 @@ from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.core.topology import Topology
-from dlplacer.problem.dispatch import Dispatch, dispatch_of, issue_times, with_one_process
+from dlplacer.problem.dispatch import dispatch_of, issue_times, with_one_process
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.route_table import ScheduledTransfer, transfer_requests
-from dlplacer.problem.routes import link_spans, segments
+from dlplacer.problem.routes import Hop, link_holds, segments
 
 
 def replay(
-    problem: Problem, device: Sequence[int], order: Iterable[int], dispatch_s: float = 0.0
+    problem: Problem, device: Sequence[int], order: Iterable[int]
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
     """Ops and transfers with their earliest times (eq. 10–12), under the problem's options.
 
@@ -37,16 +37,13 @@ def replay(
         [op] → position of its device.
     order
         All ops; it decides the order of issues and on every device. Under ``step: autograd`` forward ops come first.
-    dispatch_s
-        If positive, seconds in which one process that feeds all devices issues an op, whatever the topology says.
 
     Raises
     ------
     MismatchError
         If the order cannot run: an op waits for one behind it on the same device, or devices wait for each other.
     """
-    dispatch = dispatch_of(with_one_process(problem.topology, dispatch_s) if dispatch_s else problem.topology)
-    clock = _Clock(problem, device, list(order), dispatch)
+    clock = _Clock(problem, device, list(order))
     while clock.running or clock.requests:
         clock.go_on()
     if len(clock.done) < problem.op_count:
@@ -59,15 +56,15 @@ def replay(
 class _Clock:
     """The state of a replay: running, waiting and finished ops."""
 
-    def __init__(self, problem: Problem, device: Sequence[int], order: Sequence[int], dispatch: Dispatch) -> None:
-        self.problem, self.device, self.dispatch = problem, device, dispatch
+    def __init__(self, problem: Problem, device: Sequence[int], order: Sequence[int]) -> None:
+        self.problem, self.device, self.dispatch = problem, device, dispatch_of(problem.topology)
         self.rank = {op: position for position, op in enumerate(order)}
         self.behind_barrier = problem.behind_barrier
         self.before_barrier = problem.op_count - len(self.behind_barrier)
         self.queues: list[list[int]] = [[] for _ in range(problem.device_count)]
         for op in sorted(order, key=lambda op: (op in self.behind_barrier, self.rank[op]), reverse=True):
             self.queues[device[op]].append(op)
-        self.issued_s = issue_times(problem, device, order, dispatch, self.behind_barrier)
+        self.issued_s = issue_times(problem, device, order, self.dispatch, self.behind_barrier)
         self.waits = [len(arcs) for arcs in problem.arcs_into]
         self.ready_s = [0.0] * problem.op_count
         self.free_s = [0.0] * problem.device_count
@@ -76,7 +73,7 @@ class _Clock:
         self.running: list[tuple[float, int, int]] = []
         # Ops that wait for the interpreter of their process, by the time at which they asked: one of a device at most.
         self.requests: list[tuple[float, int, int]] = []
-        self.shares_interpreter = [dispatch.shares_interpreter(here) for here in range(problem.device_count)]
+        self.shares_interpreter = [self.dispatch.shares_interpreter(here) for here in range(problem.device_count)]
         self.asked = [False] * problem.device_count
         self.started_last: dict[int, tuple[int, float]] = {}
         self.done: list[ScheduledOp] = []
@@ -138,15 +135,15 @@ class _Clock:
         With ``contention: link`` a link direction (or a half-duplex link as a whole) carries one transfer at a time:
         for how long is said in `dlplacer.problem.routes`. Without contention nothing waits.
         """
-        for line in _lines(self.problem, size, pair):
+        for hops, held in _holds(self.problem, size, pair):
             start_s = ready_s
             if self.problem.options.contention == "link":
-                for direction, (begin_s, _) in zip(line.directions, line.spans, strict=True):
+                for direction, begin_s, _ in held:
                     start_s = max(start_s, self.link_free_s.get(direction, 0.0) - begin_s)
-                for direction, (_, until_s) in zip(line.directions, line.spans, strict=True):
+                for direction, _, until_s in held:
                     self.link_free_s[direction] = start_s + until_s
-            ready_s = start_s + line.spans[-1][1]
-            yield TransferSegment(line.hops, start_s, ready_s)
+            ready_s = start_s + held[-1][2]
+            yield TransferSegment(hops, start_s, ready_s)
 
     def _start_ready(self, here: int) -> None:
         queue = self.queues[here]
@@ -177,40 +174,22 @@ class _Clock:
         return self.problem.topology.devices[device].id
 
 
-class _Line(NamedTuple):
-    """A route segment for tensors of a size: its links, their directions, and when each is held from its start."""
-
-    hops: tuple[tuple[str, str], ...]
-    directions: tuple[tuple[str, str], ...]
-    spans: list[tuple[float, float]]
-
-
-def _line(problem: Problem, hops: tuple[tuple[str, str], ...], size_bytes: int) -> _Line:
-    """The same for every replay of a problem, and asked for anew by each of its transfers."""
-    key = "line", hops, size_bytes
+def _holds(problem: Problem, size: int, pair: Hop) -> list[tuple[tuple[Hop, ...], list[tuple[Hop, float, float]]]]:
+    """The hops of each segment of the route of least delay, and what it holds; the same for every replay."""
+    key = "holds", size, pair
     if key not in problem.derived:
-        links = [problem.topology.link_between[hop] for hop in hops]
-        directions = tuple(link.direction(hop) for hop, link in zip(hops, links, strict=True))
-        problem.derived[key] = _Line(hops, directions, link_spans(links, size_bytes, problem.options.delay, float))
-    found: _Line = problem.derived[key]
-    return found
-
-
-def _lines(problem: Problem, size: int, pair: tuple[str, str]) -> list[_Line]:
-    """The segments of the route of least delay."""
-    key = "lines", size, pair
-    if key not in problem.derived:
-        parts = segments(problem.topology, problem.routes[size][pair])
-        problem.derived[key] = [_line(problem, tuple(pairwise(part)), problem.sizes_bytes[size]) for part in parts]
-    found: list[_Line] = problem.derived[key]
+        size_bytes, delay = problem.sizes_bytes[size], problem.options.delay
+        parts = (tuple(pairwise(part)) for part in segments(problem.topology, problem.routes[size][pair]))
+        problem.derived[key] = [(hops, link_holds(problem.topology, hops, size_bytes, delay, float)) for hops in parts]
+    found: list[tuple[tuple[Hop, ...], list[tuple[Hop, float, float]]]] = problem.derived[key]
     return found
 
 
 def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: float = 0.0) -> Plan:
     """The same placement and order under the costs of another graph and topology; without bound and gap.
 
-    The graph has the plan's ops; the topology has as many devices, which stand for the plan's in order. `replay` says
-    what `dispatch_s` is.
+    The graph has the plan's ops; the topology has as many devices, which stand for the plan's in order. If `dispatch_s`
+    is positive, one process that feeds all devices issues an op in so many seconds, whatever the topology says.
 
     Raises
     ------
@@ -229,11 +208,11 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
         graph = replace(graph, constraints=Constraints())
     # One step is replayed, so its plan is one of least makespan, whatever the objective was.
     options = replace(plan.options, objective="makespan")
-    problem = build_problem(graph, topology, options)
+    problem = build_problem(graph, with_one_process(topology, dispatch_s) if dispatch_s else topology, options)
     position = plan.topology.device_index
     device = [position[plan.placement[op.id]] for op in graph.ops]
     order = [graph.index[scheduled.op] for scheduled in in_order(plan)]
-    ops, transfers = replay(problem, device, order, dispatch_s)
+    ops, transfers = replay(problem, device, order)
     makespan_s = max(entry.end_s for entry in ops)
     return replace(
         plan,
@@ -482,12 +461,13 @@ class _Stage:
         here = self.device[request.source]
         before = request.source, self.length_s[request.source]
         for part, (begin, segment) in enumerate(zip(send.start, send.route, strict=True)):
-            spans_s = _line(self.problem, segment.hops, self.problem.sizes_bytes[request.size]).spans
-            length_s = spans_s[-1][1]
+            size_bytes, delay = self.problem.sizes_bytes[request.size], self.problem.options.delay
+            held = link_holds(self.problem.topology, segment.hops, size_bytes, delay, float)
+            length_s = held[-1][2]
             # Without contention a segment holds nothing.
             holds = tuple(
                 ResourceUse(direction, begin + offset, begin + offset + ticks, from_s, to_s - from_s)
-                for (direction, offset, ticks), (from_s, to_s) in zip(segment.holds, spans_s, strict=False)
+                for (direction, offset, ticks), (_, from_s, to_s) in zip(segment.holds, held, strict=False)
             )
             key = begin, begin + segment.ticks, self.rank[request.source], part
             yield Activity(key, length_s, (before,), holds, segment.target, (here, segment.target))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dlplacer.core.plan import Plan, Transfer
-from dlplacer.problem.routes import link_spans
+from dlplacer.problem.routes import link_holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,10 @@ def link_uses(plan: Plan) -> dict[tuple[str, str], list[LinkUse]]:
     uses: dict[tuple[str, str], list[LinkUse]] = {hop: [] for pair in ends for hop in (pair, pair[::-1])}
     for transfer in plan.transfers:
         for part, segment in enumerate(transfer.segments):
-            links = [plan.topology.link_between[hop] for hop in segment.route]
-            spans = link_spans(links, transfer.bytes, plan.options.delay, float)
+            held = link_holds(plan.topology, segment.route, transfer.bytes, plan.options.delay, float)
             # A plan from a file may round its times: no link is held longer than the segment, the last as long as it.
-            for hop, (begin_s, until_s) in zip(segment.route, spans, strict=True):
+            for hop, (_, begin_s, until_s) in zip(segment.route, held, strict=True):
                 here_s = min(segment.start_s + begin_s, segment.end_s)
-                there_s = segment.end_s if until_s == spans[-1][1] else min(segment.start_s + until_s, segment.end_s)
+                there_s = segment.end_s if until_s == held[-1][2] else min(segment.start_s + until_s, segment.end_s)
                 uses[hop].append(LinkUse(transfer, part, here_s, there_s))
     return {hop: sorted(found, key=lambda use: use.start_s) for hop, found in uses.items() if found}

@@ -46,7 +46,7 @@ def test_node_link_data_of_networkx(kind: Any) -> None:
 
 
 MISTAKES: dict[str, tuple[Any, list[str]]] = {
-    "kinds": (file(device(kind="gpu"), device("b", kind=None)), ["nodes[0].kind", "nodes[1].kind"]),
+    "kinds": (file(device(kind="gpu"), device("b", kind=None)), ["nodes[0]", "nodes[1]"]),
     "a router with memory": (
         file(device(), {"id": "r", "kind": "router", "memory_bytes": 0, "type": "switch"}),
         ["nodes[1].memory_bytes", "nodes[1].type"],

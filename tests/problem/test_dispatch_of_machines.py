@@ -14,7 +14,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.place import place
-from dlplacer.problem.dispatch import dispatch_of, least_step_s
+from dlplacer.problem.dispatch import dispatch_of, least_step_s, with_one_process
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 
@@ -54,9 +54,8 @@ def test_devices_of_their_own_processes_do_not_wait_for_each_other() -> None:
 def test_one_process_for_all_devices_is_a_machine_that_says_so() -> None:
     graph = independent(10, 0, 10)
     shared = build_problem(graph, machine(2, dispatch_s=4.0, process="host"), FREE)
-    assert replay(build_problem(graph, machine(2), FREE), [0, 1, 1], range(3), 4.0) == replay(
-        shared, [0, 1, 1], range(3)
-    )
+    stated = build_problem(graph, with_one_process(machine(2), 4.0), FREE)
+    assert replay(stated, [0, 1, 1], range(3)) == replay(shared, [0, 1, 1], range(3))
 
 
 # Two threads, calls 3 apart: starts 0, 3, 6, 9 where ops take 2; on one device they follow one another without a wait.

@@ -9,7 +9,7 @@ from dlplacer.core.units import exact
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.route_table import build_traffic
-from dlplacer.problem.routes import link_spans
+from dlplacer.problem.routes import link_holds
 
 OPTIONS = dp.Options(delay="store-and-forward")
 
@@ -34,16 +34,16 @@ def _through_routers(seed: int) -> Problem:
 def test_a_link_is_held_for_the_whole_ticks_within(seed: int) -> None:
     problem = _through_routers(seed)
     assert not problem.exact
-    links, seen = problem.topology.link_between, 0
+    seen = 0
     for request in build_traffic(problem).requests:
         routes = build_traffic(problem).routes
         for source in range(4):
             for target in range(4):
                 for segment in routes.between(request.size, source, target)[0] if source != target else ():
                     size = problem.sizes_bytes[request.size]
-                    spans = link_spans([links[hop] for hop in segment.hops], size, "store-and-forward", exact)
-                    assert segment.ticks == spans[-1][1] // problem.tick_s
-                    for (_, offset, ticks), (begin_s, end_s) in zip(segment.holds, spans, strict=True):
+                    spans = link_holds(problem.topology, segment.hops, size, "store-and-forward", exact)
+                    assert segment.ticks == spans[-1][2] // problem.tick_s
+                    for (_, offset, ticks), (_, begin_s, end_s) in zip(segment.holds, spans, strict=True):
                         assert begin_s <= offset * problem.tick_s < begin_s + problem.tick_s
                         assert end_s - problem.tick_s < (offset + ticks) * problem.tick_s <= end_s
                         seen += 1

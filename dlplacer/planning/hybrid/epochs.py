@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from numbers import Real
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -12,8 +13,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_number, refuse
-from dlplacer.files.fields import FileModel, Table, count_key_mistakes, read_value
+from dlplacer.core.expect import expect, refuse
+from dlplacer.files.fields import FileModel, Table, read_value
 from dlplacer.machines.costs.gradient_codecs import CODECS
 
 
@@ -210,6 +211,8 @@ VERSION = 1
 Positive = Annotated[float, Field(gt=0, le=1e12)]
 """More epochs are none, and their product with times would leave the range of floats."""
 Whole = Annotated[int, Field(ge=1, lt=2**63)]
+CountKey = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,11}$")]
+"""Up to a million million: Python refuses to read thousands of digits, and no float holds hundreds."""
 
 
 class CriticalBatchFields(FileModel):
@@ -233,11 +236,11 @@ class EpochsFile(FileModel):
     by: Literal["devices", "batch"] = "devices"
     mini_batch: Whole | None = None
     samples: Whole | None = None
-    epochs: dict[str, Positive | None] | None = None
+    epochs: dict[CountKey, Positive | None] | None = None
     critical_batch: CriticalBatchFields | None = None
     codec_factor: Annotated[dict[str, Positive], Field(default_factory=dict)]
-    period_factor: Annotated[dict[str, Positive], Field(default_factory=dict)]
-    elastic_factor: Annotated[dict[str, Positive], Field(default_factory=dict)]
+    period_factor: Annotated[dict[CountKey, Positive], Field(default_factory=dict)]
+    elastic_factor: Annotated[dict[CountKey, Positive], Field(default_factory=dict)]
 
     def mistakes(self) -> Iterator[str]:
         """Contradictions between fields."""
@@ -245,9 +248,6 @@ class EpochsFile(FileModel):
             yield "epochs: give either 'epochs' or 'critical_batch'"
         if self.by == "batch" and self.mini_batch is None:
             yield "mini_batch: required where 'by' is \"batch\"; it turns samples into workers"
-        yield from count_key_mistakes("epochs", self.epochs or {}, self.by)
-        yield from count_key_mistakes("period_factor", self.period_factor, "steps")
-        yield from count_key_mistakes("elastic_factor", self.elastic_factor, "steps")
 
     def value(self) -> "EpochsData":
         """The data, in mini-batches per step."""
@@ -309,8 +309,8 @@ def epochs_of(value: EpochsLike) -> EpochsData:
         return value
     if isinstance(value, Mapping):
         for workers, epochs in value.items():
-            expect_number("epochs", workers=workers)
-            expect_number("epochs", **{} if epochs is None else {f"of {workers} workers": epochs})
+            expect("epochs", "workers", workers, Real, "a number")
+            expect("epochs", f"of {workers} workers", 1 if epochs is None else epochs, Real, "a number")
         table = EpochsTable({float(workers): epochs for workers, epochs in value.items()})
         return EpochsData(StatisticalEfficiency(table))
     if isinstance(value, (str, PathLike)):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_number, short_name
+from dlplacer.core.expect import expect, short_name
 from dlplacer.core.result import FITS_NONE
 from dlplacer.core.table import Table
 from dlplacer.planning.hybrid.step_times import StepTime
@@ -176,7 +176,7 @@ class HybridPlan(Shown):
 
     def at(self, devices: int) -> BestOfDevices:
         """The budget of this many devices."""
-        expect_number("", devices=devices)
+        expect("", "devices", devices, int, "a number of devices")
         if not 1 <= devices <= len(self.budgets):
             raise InputError(f"{devices} devices: the plan is for 1 to {len(self.budgets)}")
         return self.budgets[devices - 1]
