@@ -12,7 +12,7 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.models.classifiers import CLASSES, classifier_job
 
 
-class Chain(nn.Module):
+class ConvolutionChain(nn.Module):
     """Convolutions and poolings in a row, pooling to a fixed grid, and three wide layers."""
 
     def __init__(self, features: Sequence[nn.Module], channels: int, grid: int, classes: int, narrow: int) -> None:
@@ -36,7 +36,7 @@ def _alexnet(classes: int, narrow: int) -> nn.Module:
     for place, (inputs, outputs) in enumerate(pairwise([3, *(layer[0] // narrow for layer in layers)])):
         features += [nn.Conv2d(inputs, outputs, *layers[place][1:]), nn.ReLU(inplace=True)]
         features += [nn.MaxPool2d(3, stride=2)] if place in (0, 1, 4) else []
-    return Chain(features, 256 // narrow, 6, classes, narrow)
+    return ConvolutionChain(features, 256 // narrow, 6, classes, narrow)
 
 
 def _vgg19(classes: int, narrow: int) -> nn.Module:
@@ -48,7 +48,7 @@ def _vgg19(classes: int, narrow: int) -> nn.Module:
             features += [nn.Conv2d(inputs, channels // narrow, 3, padding=1), nn.ReLU(inplace=True)]
             inputs = channels // narrow
         features.append(nn.MaxPool2d(2))
-    return Chain(features, 512 // narrow, 7, classes, narrow)
+    return ConvolutionChain(features, 512 // narrow, 7, classes, narrow)
 
 
 def _rectified(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Module:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.nodes import behind_views, is_folded, is_random, operators, picked_output, stand_ins
@@ -344,7 +345,7 @@ class PieceTable:
                 made.append(self.insert(node.target, (part, *args), f"{node.name}_part{number}", node))
             except (RuntimeError, ValueError):
                 return False
-            if _first(made[-1]).dim() != _first(node).dim():
+            if len({tree_leaves(each.meta["val"])[0].dim() for each in (made[-1], node)}) > 1:
                 return False
         if isinstance(node.meta["val"], torch.Tensor):
             self.pieces[node] = Pieces(dim, tuple(made), tuple(bounds))
@@ -458,13 +459,6 @@ def _reshaped(read: Sequence[int], made: Sequence[int], dim: int, ends: tuple[in
 
 def _with(shape: Sequence[int], place: int, ends: tuple[int, int]) -> list[int]:
     return [ends[1] - ends[0] if index == place else int(size) for index, size in enumerate(shape)]
-
-
-def _first(node: fx.Node) -> torch.Tensor:
-    """The stand-in of a view, or of the first of several."""
-    value = node.meta["val"]
-    tensor: torch.Tensor = value[0] if isinstance(value, (tuple, list)) else value
-    return tensor
 
 
 _DIVIDED: dict[Any, int] = {aten.slice.Tensor: 0, aten.split.Tensor: 1, aten.split_with_sizes.default: 1}

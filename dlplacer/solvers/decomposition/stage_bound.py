@@ -71,7 +71,7 @@ class Stage(NamedTuple):
     work: Ints
 
 
-class Placed(NamedTuple):
+class StagePlacement(NamedTuple):
     """A placement [block] → device, ticks of its segments, and bytes and ticks of work on every device."""
 
     device: dict[int, int]
@@ -160,7 +160,7 @@ def _length(piece: Instance, device: Sequence[Ints]) -> Ints:
     return np.asarray(longest, np.int64)
 
 
-def least_placement(stages: Sequence[Stage], path: int, size: Ints, work: Ints) -> tuple[int, Placed]:
+def least_placement(stages: Sequence[Stage], path: int, size: Ints, work: Ints) -> tuple[int, StagePlacement]:
     """The least cost of all placements, and one that has it.
 
     Parameters
@@ -192,7 +192,7 @@ def least_placement(stages: Sequence[Stage], path: int, size: Ints, work: Ints) 
         device.update(zip(stage.blocks, stage.choices[chosen].tolist(), strict=True))
         sizes += stage.size[chosen]
         works += stage.work[chosen]
-    return least, Placed(device, ticks, sizes, works)
+    return least, StagePlacement(device, ticks, sizes, works)
 
 
 class StageDual:
@@ -205,7 +205,7 @@ class StageDual:
     """
 
     def __init__(self, stages: Sequence[Stage], capacity: Sequence[int | None]) -> None:
-        self.stages, self.bound, self.found = stages, 0, list[Placed]()
+        self.stages, self.bound, self.found = stages, 0, list[StagePlacement]()
         self.capacity = np.array([-1 if room is None else room for room in capacity], np.int64)
         self.scale = float(max(1, sum(int(stage.ticks.max()) for stage in stages if stage.ticks is not None)))
 
