@@ -57,9 +57,6 @@ from .core.version import __version__ as __version__
 from .files.load import load_graph as load_graph
 from .files.load import load_plan as load_plan
 from .files.load import load_topology as load_topology
-from .files.load import write_graph as write_graph
-from .files.load import write_plan as write_plan
-from .files.load import write_topology as write_topology
 from .frontend import Job as Job
 from .frontend import Optimizer as Optimizer
 from .measure.run_report import Run as Run

@@ -63,24 +63,6 @@ def save(value: Any, path: str | PathLike[str]) -> Path:
     return Path(path)
 
 
-def write_graph(path: str | PathLike[str], graph: OpGraph) -> None:
-    """Write a graph file atomically; raises as `save`."""
-    expect("", "graph", graph, OpGraph, "an object of class OpGraph")
-    save(graph, path)
-
-
-def write_topology(path: str | PathLike[str], topology: Topology) -> None:
-    """Write a topology file atomically; raises as `save`."""
-    expect("", "topology", topology, Topology, "an object of class Topology")
-    save(topology, path)
-
-
-def write_plan(path: str | PathLike[str], plan: Plan) -> None:
-    """Write a plan file atomically; raises as `save`."""
-    expect("", "plan", plan, Plan, "an object of class Plan")
-    save(plan, path)
-
-
 def shipped_folder(folder: str) -> Path:
     """The path of a folder of shipped files (``graphs``, ``topologies``): next to the package, or installed in it."""
     package = Path(__file__).resolve().parents[1]

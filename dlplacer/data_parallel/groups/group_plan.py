@@ -63,11 +63,6 @@ class GroupPlan:
         """The messages of DDP once it has rebuilt its buckets after the first step."""
         return self.planned.buckets
 
-    @property
-    def backward_with_exchange_s(self) -> float:
-        """Seconds from the start of the backward pass until all gradients are averaged."""
-        return max(self.backward_s, self.planned.exchanged_s)
-
     def ddp_kwargs(self) -> dict[str, Any]:
         """Arguments of `DistributedDataParallel` that make it build the planned buckets.
 

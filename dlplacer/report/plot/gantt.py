@@ -40,18 +40,29 @@ _MOST_ROWS = 10
 
 
 Row = str | tuple[str, ...]
-"""A device; the nodes of a link direction; or the one device at which the transfers of a row arrive."""
+"""A device; the nodes of a route; or the one device at which the transfers of a row arrive."""
 
 
 def link_rows(plan: Plan) -> Mapping[tuple[str, ...], Sequence[LinkUse]]:
-    """A row per link direction that is used; if there are many, one per device for its arriving transfers."""
+    """A row per route of links that are used together; if there are many, one per device for its arriving transfers."""
     uses = link_uses(plan)
-    if len(uses) <= _MOST_ROWS:
-        return dict(uses.items())
+    together: dict[tuple[Any, ...], list[tuple[str, str]]] = defaultdict(list)
+    for hop, found in uses.items():
+        together[tuple((id(use.transfer), use.part, use.start_s, use.end_s) for use in found)].append(hop)
+    if len(together) <= _MOST_ROWS:
+        return {_route(hops, uses[hops[0]][0]): uses[hops[0]] for hops in together.values()}
     arriving: dict[tuple[str, ...], list[LinkUse]] = {(device.id,): [] for device in plan.topology.devices}
     for (_, target), passed in uses.items():
         arriving.get((target,), []).extend(passed)
     return {row: sorted(here, key=lambda use: use.start_s) for row, here in arriving.items() if here}
+
+
+def _route(hops: list[tuple[str, str]], use: LinkUse) -> tuple[str, ...]:
+    first, *others = sorted(hops, key=use.transfer.segments[use.part].route.index)
+    nodes = [*first]
+    for source, target in others:
+        nodes += [target] if nodes[-1] == source else ["…", source, target]
+    return tuple(nodes)
 
 
 _DEVICE_HEIGHT = 0.8
@@ -76,7 +87,7 @@ def gantt_size(plan: Plan) -> tuple[float, float]:
 def plot_gantt(
     plan: Plan, ax: Axes | None = None, color_by: str = "phase", mark_path: bool = True, until_s: float | None = None
 ) -> Axes:
-    """A Gantt chart: one row per device and per link direction that is used; returns the Axes, with time in seconds.
+    """A Gantt chart: one row per device and per route of links that is used; returns the Axes, with time in seconds.
 
     Ops that take no time are not drawn. The line below the bars is the critical path, which a step of a run has not;
     faint lines lead from row to row. If many link directions are used, a narrow row below each device shows all

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from report.plot.plans import diamond, drawn, plan_of, sent, two_at_once
 
 from dlplacer.core.op import Edge, Op
-from dlplacer.core.plan import Plan
-from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan, Transfer, TransferSegment
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.report.critical_path import critical_path
 from dlplacer.report.plot import plot_gantt, plot_run, save_picture
 
@@ -101,6 +102,18 @@ def test_where_many_link_directions_are_used_a_row_below_each_device_shows_what_
     places = dict(zip(rows, ax.get_yticks(), strict=True))
     assert list(places.values()) == sorted(places.values())
     assert bars(ax)["transfers"] == 29
+
+
+def test_links_that_carry_the_same_segments_together_share_a_row() -> None:
+    devices, routers = (Device("a", "T"), Device("b", "T")), (Router("left"), Router("right"))
+    links = (Link("a", "left", 1.0, 0.0), Link("left", "right", 1.0, 0.0), Link("right", "b", 1.0, 0.0))
+    routed = TransferSegment((("a", "left"), ("left", "right"), ("right", "b")), 1.0, 2.0)
+    ops, times = [Op("first", "k", 1.0), Op("last", "k", 1.0)], {"first": ("a", 0.0, 1.0), "last": ("b", 2.0, 3.0)}
+    transfer = Transfer("t", "first", "b", 1, (routed,))
+    machine = Topology(devices, routers, links)
+    plan = plan_of(ops, [Edge("first", "last", 1, tensor="t")], times, [transfer], machine, Options())
+    rows = [label.get_text() for label in drawn(plot_gantt, plan).get_yticklabels()]
+    assert rows[2:] == ["a → left → right → b"]
 
 
 def test_a_measured_step_stands_below_its_prediction_on_one_axis() -> None:
