@@ -9,7 +9,8 @@ from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import Bounds, critical_path, lower_bounds, whole_area
 from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.decomposition.series import solve_segments
-from dlplacer.solvers.decomposition.stage_bound import MOST_STAGED, search_stages
+from dlplacer.solvers.decomposition.stage_bound import MOST_STAGED
+from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.heuristics.single_device import best_single
@@ -141,7 +142,8 @@ def _bound(search: PhaseContext, seconds: float) -> None:
 
 
 def _stage_bound(search: PhaseContext, seconds: float) -> None:
-    search_stages(search.instance, search.bounds, search.incumbent, seconds)
+    surrogate = search.heuristics.surrogate
+    search_stages(search.problem, search.bounds, search.incumbent, surrogate, search.instance, seconds)
 
 
 def _assign_serial(search: PhaseContext, seconds: float) -> None:

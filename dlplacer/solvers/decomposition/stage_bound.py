@@ -23,13 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.solvers.bounds import Bounds, reachable_capacity
 from dlplacer.solvers.decomposition.segments import find_segments
-from dlplacer.solvers.heuristics.list_rules import by_rank, list_schedule, program_order, upward_ranks
-from dlplacer.solvers.heuristics.memory_packing import fitted
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Incumbent
-from dlplacer.solvers.instance.time_limit import ask_time, now, within
+from dlplacer.solvers.instance.time_limit import ask_time, now
 
 Ints = NDArray[np.int64]
 
@@ -45,9 +41,6 @@ _NEVER, _LARGEST = 2**61, 2**59
 
 _PRECISION, _DEAREST = 2e-4, 100.0
 """Share of the bound that better prices may still bring, and the price of all bytes of a device, in makespans."""
-
-_DUAL_SHARE, _PLACEMENTS = 0.7, 12
-"""Of the time, for the bound; the rest is for so many placements that are scheduled."""
 
 
 class Stage(NamedTuple):
@@ -251,25 +244,3 @@ class StageDual:
             return 0.0, np.array([1.0, *[0.0] * (2 * count)])
         path, work, size = solved.x[1], solved.x[2 : 2 + count], solved.x[2 + count :]
         return solved.x[0] * self.scale, np.array([path, *work, *(size / rooms * self.scale)])
-
-
-def search_stages(instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> None:
-    """Raise the bound, and offer list schedules on the placements that come up."""
-    began, followers = now(), [op for op in range(instance.op_count) if op not in instance.sources]
-    last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
-    stages = build_stages(instance, last, seconds * (1 - _DUAL_SHARE))
-    if not stages:
-        return
-    dual = StageDual(stages, reachable_capacity(instance.footprint, instance.capacity))
-    enough = 2**62 if incumbent.best is None else incumbent.best.makespan
-    within(lambda: now() > began + _DUAL_SHARE * seconds, lambda: dual.solve(enough))
-    incumbent.raise_bound(dual.bound)
-    rooms = np.where(dual.capacity < 0, np.iinfo(np.int64).max, dual.capacity)
-    excess = {id(one): np.maximum(one.size - rooms, 0).sum() / max(1, one.size.sum()) for one in dual.found}
-    ranks, order = [by_rank(instance, upward_ranks(instance, weight)) for weight in (1.0, 0.0)], program_order(instance)
-    for one in sorted(dual.found, key=lambda one: one.ticks * (1 + excess[id(one)]))[:_PLACEMENTS]:
-        placement = fitted(instance, [one.device[block] for block in range(len(instance.members))], order)
-        for rank in ranks if placement is not None else ():
-            if now() > began + seconds or incumbent.closed:
-                return
-            incumbent.offer(list_schedule(instance, rank, placement))
