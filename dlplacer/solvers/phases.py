@@ -148,14 +148,8 @@ def _stage_bound(search: PhaseContext, seconds: float) -> None:
 
 def _assign_serial(search: PhaseContext, seconds: float) -> None:
     """Solve the model of placements alone, whose optimum no schedule beats, if ops run one after another anyway."""
-    instance, path = search.instance, serial_path(search.instance)
-    if not path:
-        return
-    if compiled_in_time(seconds / 2, lambda: search.is_over):
-        # CP-SAT gains from a good hint.
-        anneal_schedule(search.heuristics.surrogate, search.incumbent, seconds / 2)
-    best = search.incumbent.best
-    if best is None or search.incumbent.closed:
+    instance, path, best = search.instance, serial_path(search.instance), search.incumbent.best
+    if not path or best is None:
         return
     model = AssignmentModel(search.problem, instance, path_length(instance, path), 0, best.makespan)
     model.hint([best.device[ops[0]] for ops in instance.members], best.makespan)
@@ -164,7 +158,7 @@ def _assign_serial(search: PhaseContext, seconds: float) -> None:
         place = model.read(is_true)
         return [in_sequence(instance, [place[block] for block in instance.block], instance.order)]
 
-    if search_model(model.model, read, search.incumbent, seconds / 2, relaxes_well=True) is SearchEnd.INFEASIBLE:
+    if search_model(model.model, read, search.incumbent, seconds, relaxes_well=True) is SearchEnd.INFEASIBLE:
         raise InternalError(
             f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
             "and topology"
@@ -202,7 +196,7 @@ def _anneal(search: PhaseContext, seconds: float) -> None:
 PHASES = (
     Phase("bounds", _bound, 0.1, is_cheap=True, is_needed=True),
     Phase("stage bound", _stage_bound, 0.25, lambda s: s.instance.memory_binds and s.instance.op_count <= MOST_STAGED),
-    Phase("serial model", _assign_serial, 0.8, lambda s: s.instance.memory_binds),
+    Phase("serial model", _assign_serial, 0.5, lambda s: s.instance.memory_binds),
     Phase("segments", _solve_segments),
     Phase("late heuristics", lambda s, seconds: s.heuristics.go_on()),
     Phase("restarts", _restart, 0.1),
