@@ -129,10 +129,10 @@ class CudaGraphs(SegmentBackend):
         return reason
 
     def function(self, code: SegmentGraph) -> SegmentFunction:
-        """A function that captures the segment after some steps; the eager one on a device without streams."""
+        """A function that captures the segment after some steps; the eager one on a device without streams or graphs."""
         eager, streams = super().function(code), code.device.streams
         kernels = sum(node.op == "call_function" and node.target is not getitem for node in code.graph.nodes)
-        if streams is None or kernels < self.least:
+        if streams is None or kernels < self.least or not hasattr(streams.backend.torch, "CUDAGraph"):
             return eager
         if id(streams) not in self._pools:
             self._pools[id(streams)] = streams.backend.torch.graph_pool_handle()
