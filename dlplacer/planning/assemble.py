@@ -26,7 +26,7 @@ from dlplacer.files.formats import graph_to_dict, plan_to_dict, topology_to_dict
 from dlplacer.files.text import write_json
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.live_memory import memory_use
-from dlplacer.problem.loads import Loads, period_s
+from dlplacer.problem.loads import period_s
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import realise, replay
 from dlplacer.solvers.heuristics.single_device import singles
@@ -122,7 +122,7 @@ def _makespan_s(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequenc
 
 _MEASURES: dict[str, tuple[Callable[..., float], Callable[[Problem, ProblemSchedule], int]]] = {
     "makespan": (_makespan_s, lambda problem, schedule: schedule.makespan),
-    "period": (period_s, lambda problem, schedule: max(Loads(problem).of(schedule.device))),
+    "period": (period_s, lambda problem, schedule: schedule.period),
 }
 """Label of an objective → its value of a problem's ops and transfers in seconds, and that of a schedule in ticks."""
 

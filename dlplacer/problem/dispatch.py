@@ -26,17 +26,7 @@ _ROUNDING = 1 - 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """The cost of issuing ops on every device; all fields are indexed by device.
-
-    Attributes
-    ----------
-    seconds
-        Of the process for an op; 0 where nothing ever waits for it.
-    process
-        Number of the process.
-    asynchronous
-        True if ops are issued ahead.
-    """
+    """[device] → seconds to issue an op, 0 where nothing waits for it; number of its process; whether it runs ahead."""
 
     seconds: tuple[float, ...]
     process: tuple[int, ...]
@@ -95,10 +85,7 @@ def issue_times(
 ) -> list[float]:
     """[op] → seconds until its process has issued it, in this order; 0 for an op that costs nothing to issue ahead.
 
-    Parameters
-    ----------
-    behind
-        Ops behind a barrier, from which their seconds count.
+    Those of ops behind a barrier count from it.
     """
     issued = [0.0] * problem.op_count
     spent: dict[tuple[int, bool], float] = defaultdict(float)

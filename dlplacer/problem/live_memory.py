@@ -20,14 +20,8 @@ def peaks(
 
     Weights, gradients and state stay all step. An output lives from its op's start to the end of its last reader there
     or of its last transfer from there; a copy from the start of the last route segment to the end of its last reader;
-    what a device relays until it has gone on; workspace while its op runs.
-
-    Parameters
-    ----------
-    start, end
-        [op] → ticks, or seconds.
-    slack
-        A tensor that ends no later than this after another starts makes room for it.
+    a relayed tensor until it has gone on; workspace while its op runs. Times are ticks or seconds. A tensor that ends
+    within the slack after another starts makes room for it.
     """
     change: list[dict[float, int]] = [defaultdict(int) for _ in range(problem.device_count)]
     for here, begin, until, size in _lives(problem, device, start, end, transfers):

@@ -18,13 +18,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
-from dlplacer.core.units import (
-    choose_tick,
-    exact,
-    format_bytes,
-    format_seconds,
-    ticks,
-)
+from dlplacer.core.units import choose_tick, exact, format_bytes, format_seconds, ticks
 from dlplacer.problem.routes import RoutesByPair, any_relays, least_delay_routes, lines_of, matrices
 
 _MOST_S = sys.float_info.max
@@ -90,21 +84,17 @@ class Problem:
     horizon
         Ticks in which all ops and all transfers, at their slowest, run one after another: no best plan is longer.
     reached_s, most
-        A makespan that a best plan is likely to reach, and twice that in ticks, as which every longer duration and
-        delay counts. Bounds hold whatever it is, and plans that are longer have figures in seconds. None means that
-        nothing is cut off.
+        A makespan that a best plan is likely to reach, None if unknown, and twice that in ticks, as which every longer
+        duration and delay counts. Bounds hold whatever it is, and plans that are longer have figures in seconds.
     duration
         [op][device] → ticks, or None where the op may not run.
-    arcs
-        The edges.
     sizes_bytes
         Distinct sizes of the edges' tensors, ascending.
     delay
         [size][source device][target device] → ticks of eq. 11, or of cut-through, by the route of least delay; 0 on
         the same device, None where no route leads. Where segments of a route have times of their own, each is rounded
-        down. Without contention and with memory to spare they say all about transfers: the free route and the shortest
-        are the same, and so are a transfer for every edge and one for every device, as all of them arrive when the
-        first does. Else `dlplacer.problem.route_table` says the rest.
+        down. Without contention and with memory to spare they say all about transfers, whatever the options; else
+        `dlplacer.problem.route_table` says the rest.
     routes
         [size] → table of least-delay routes by device names.
     footprint_bytes
@@ -154,12 +144,18 @@ class Problem:
     @cached_property
     def arcs_into(self) -> tuple[tuple[Arc, ...], ...]:
         """[op] → the arcs that end at it."""
-        return _grouped(self.op_count, self.arcs, lambda arc: arc.target)
+        return self._grouped(lambda arc: arc.target)
 
     @cached_property
     def arcs_from(self) -> tuple[tuple[Arc, ...], ...]:
         """[op] → the arcs that start at it."""
-        return _grouped(self.op_count, self.arcs, lambda arc: arc.source)
+        return self._grouped(lambda arc: arc.source)
+
+    def _grouped(self, op_of: Callable[[Arc], int]) -> tuple[tuple[Arc, ...], ...]:
+        found: list[list[Arc]] = [[] for _ in range(self.op_count)]
+        for arc in self.arcs:
+            found[op_of(arc)].append(arc)
+        return tuple(map(tuple, found))
 
     @cached_property
     def derived(self) -> dict[Any, Any]:
@@ -182,9 +178,7 @@ class Problem:
     @cached_property
     def allowed(self) -> tuple[tuple[int, ...], ...]:
         """[op] → devices that may run it."""
-        return tuple(
-            tuple(device for device, ticks_there in enumerate(row) if ticks_there is not None) for row in self.duration
-        )
+        return tuple(tuple(device for device, here in enumerate(row) if here is not None) for row in self.duration)
 
     @cached_property
     def group_of(self) -> tuple[int | None, ...]:
@@ -196,26 +190,11 @@ class Problem:
         return tuple(owner)
 
 
-def _grouped(count: int, arcs: Sequence[Arc], op_of: Callable[[Arc], int]) -> tuple[tuple[Arc, ...], ...]:
-    found: list[list[Arc]] = [[] for _ in range(count)]
-    for arc in arcs:
-        found[op_of(arc)].append(arc)
-    return tuple(map(tuple, found))
-
-
 def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_s: float | None = None) -> Problem:
-    """The integer problem.
+    """The integer problem; times above a makespan that a best plan is likely to reach do not lengthen ticks.
 
-    Parameters
-    ----------
-    reached_s
-        A makespan that a best plan is likely to reach: what takes longer does not lengthen ticks.
-
-    Raises
-    ------
-    InputError
-        If an allowed device's type has no time for an op, a forward op reads what is behind the barrier, or all times
-        or bytes add up to more than can be counted.
+    Raises InputError if an allowed device's type has no time for an op, a forward op reads an op behind the barrier, or
+    all times or bytes add up to more than can be counted.
     """
     _require_known_names(graph, topology)
     _require_finite_span(graph, topology)
@@ -240,7 +219,9 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
         tuple(parts if by_segment and sum(parts) == value else (value,) for parts, value in zip(*each, strict=True))
         for each in zip(parted, delays, strict=True)
     ]
-    horizon_s = _horizon(graph, durations, delays, sizes)
+    edges = Counter(edge.bytes for edge in graph.edges)
+    longest = (edges[size] * max(values, default=Fraction(0)) for size, values in zip(sizes, delays, strict=True))
+    horizon_s = sum(chain((max(times.values()) for times in durations), longest), Fraction(0))
     values = list({*chain(*(times.values() for times in durations), *delays)})
     if by_segment:
         values += {*_link_times(topology, sizes)}
@@ -298,9 +279,9 @@ def _require_known_names(graph: OpGraph, topology: Topology) -> None:
                 f"{', '.join(sorted(known))}; change the op's 'devices'"
             )
     for name, pin in graph.constraints.pins.items():
-        if not any(_may_run(graph.op(name), pin, device) for device in topology.devices):
-            own = graph.op(name).devices
-            limits = "" if own is None else f", and the op itself may run on {', '.join(own)}"
+        op = graph.op(name)
+        if not any(_may_run(op, pin, device) for device in topology.devices):
+            limits = "" if op.devices is None else f", and the op itself may run on {', '.join(op.devices)}"
             raise InputError(
                 f"op {name!r} is pinned to {pin!r}; the topology has devices and types "
                 f"{', '.join(sorted(known))}{limits}; change the pin"
@@ -332,15 +313,3 @@ def _link_times(topology: Topology, sizes: Sequence[int]) -> Iterator[Fraction]:
     yield from {exact(link.latency_s) for link in topology.links}
     for bytes_per_s in {exact(link.bytes_per_s) * link.count for link in topology.links}:
         yield from (size / bytes_per_s for size in sizes)
-
-
-def _horizon(
-    graph: OpGraph,
-    durations: Sequence[dict[str, Fraction]],
-    delays: Sequence[tuple[Fraction, ...]],
-    sizes: Sequence[int],
-) -> Fraction:
-    slowest = (max(times.values()) for times in durations)
-    edges = Counter(edge.bytes for edge in graph.edges)
-    longest = (edges[size] * max(values, default=Fraction(0)) for size, values in zip(sizes, delays, strict=True))
-    return sum(chain(slowest, longest), Fraction(0))

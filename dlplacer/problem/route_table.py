@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice, pairwise
 from typing import Any
 
@@ -63,16 +63,8 @@ def routes_within(
     """Every route between two devices whose segments together take at most some ticks, in no order.
 
     A route visits no node twice. It is followed only while what it has taken so far and the least delay of what is
-    left stay within the limit: a segment takes as long whatever comes before it, so no route is missed.
-
-    Parameters
-    ----------
-    segments
-        The result of `route_segments`.
-    ticks
-        Route segment → ticks that it takes.
-    least
-        Device → ticks of the least delay from there to the end of the route; 0 at the end itself.
+    left stay within the limit: a segment takes as long whatever comes before it, so no route is missed. `ticks` are
+    those of a segment, and `least` is 0 at the end of the route itself.
     """
     source, target = ends
     pending: list[tuple[Route, int]] = [((source,), 0)]
@@ -95,16 +87,9 @@ joined devices have two, so nothing is left out there. Never tuned."""
 
 @dataclass(frozen=True, slots=True)
 class RouteSegment:
-    """A segment of a route in ticks.
+    """A segment of a route: the device where it ends, and ticks from its start until the tensor is there.
 
-    Attributes
-    ----------
-    target
-        The device where it ends.
-    ticks
-        From its start until the tensor is there.
-    holds
-        (link direction, offset, ticks) of the links that it occupies, counted from its start: the whole ticks within.
+    It `holds` links: (link direction, offset from its start, ticks), the whole ticks within.
     """
 
     hops: tuple[Hop, ...]
@@ -120,18 +105,13 @@ TimedRoute = tuple[RouteSegment, ...]
 class RouteTable:
     """The routes between the devices of a problem's machine, in ticks.
 
-    Attributes
-    ----------
-    resource_count
-        Number of link directions (`Link.direction`); 0 where links are not contended.
-    chooses
-        True if a transfer may have other routes than one of least delay: where links are contended, or where a relay
-        may lack the memory for tensors that it passes on. With ``routing: shortest`` those of equal delay.
+    It chooses if a transfer may have other routes than one of least delay: where links are contended, or where a relay
+    may lack the memory for tensors that it passes on. With ``routing: shortest`` those of equal delay.
     """
 
     def __init__(self, problem: Problem) -> None:
         contended = problem.options.contention == "link"
-        self._problem = problem
+        self.problem = problem
         directions = link_directions(problem.topology) if contended else ()
         self._numbers = {direction: number for number, direction in enumerate(directions)}
         self._quickest: dict[tuple[int, int, int], TimedRoute] = {}
@@ -139,13 +119,12 @@ class RouteTable:
         self._paths: dict[tuple[str, str], list[Route]] = {}
         self._swappable: dict[tuple[int, int], bool] = {}
         self._timed: dict[tuple[tuple[Hop, ...], int], RouteSegment] = {}
-        self.resource_count = len(self._numbers)
         self.chooses = contended or self.needs_relays
 
     @cached_property
     def needs_relays(self) -> bool:
         """True if some routes of least delay take memory, which may be short, on devices between their ends."""
-        return may_bind(self._problem) and any_relays(self._problem.topology, self._problem.routes)
+        return may_bind(self.problem) and any_relays(self.problem.topology, self.problem.routes)
 
     def longest(self, size: int) -> int:
         """Ticks in which a tensor is anywhere by any route.
@@ -153,54 +132,36 @@ class RouteTable:
         Proof: a route visits no node twice, and under both delay rules it takes no more than its links one after
         another (eq. 11).
         """
-        topology, size_bytes = self._problem.topology, self._problem.sizes_bytes[size]
+        topology, size_bytes = self.problem.topology, self.problem.sizes_bytes[size]
         slowest = sorted((link_delay_s(link, size_bytes, exact) for link in topology.links), reverse=True)
         longest_s = sum(slowest[: len(topology.nodes) - 1], Fraction(0))
-        return min(self._problem.most, math.ceil(longest_s / self._problem.tick_s))
+        return min(self.problem.most, math.ceil(longest_s / self.problem.tick_s))
 
     @cached_property
     def complete(self) -> bool:
         """True if `routes` leaves out no route that a transfer may take."""
-        names = list(self._problem.topology.device_index)
+        names = list(self.problem.topology.device_index)
         return not self.chooses or (
             len(names) <= _MOST_ROUTES
             and all(len(self._routes((a, b))) <= _MOST_ROUTES for a in names for b in names if a != b)
         )
 
-    @property
-    def sizes(self) -> range:
-        """All sizes of tensors, by rising bytes."""
-        return range(len(self._problem.sizes_bytes))
-
-    @property
-    def exact(self) -> bool:
-        """True if no ticks are rounded."""
-        return self._problem.exact
-
-    def bytes_of(self, size: int) -> int:
-        """The bytes of a size."""
-        return self._problem.sizes_bytes[size]
-
-    def first_like(self, size: int) -> int:
-        """The first size whose tensors take the same routes of least delay between all devices."""
-        return next(other for other, table in enumerate(self._problem.routes) if table is self._problem.routes[size])
-
     def swappable(self, a: int, b: int) -> bool:
         """True if exchanging two devices maps the machine's links onto each other, all other devices kept."""
         if (a, b) not in self._swappable:
-            self._swappable[a, b] = _swaps(self._problem.topology, *self._pair(a, b))
+            self._swappable[a, b] = _swaps(self.problem.topology, *self._pair(a, b))
         return self._swappable[a, b]
 
     def joined(self, size: int, source: int, target: int) -> bool:
         """True if there is any route between two devices."""
         assert source != target
-        return self._pair(source, target) in self._problem.routes[size]
+        return self._pair(source, target) in self.problem.routes[size]
 
     def quickest(self, size: int, source: int, target: int) -> TimedRoute:
         """The route of least delay between two devices."""
         key = size, source, target
         if key not in self._quickest:
-            self._quickest[key] = self._segments(self._problem.routes[size][self._pair(source, target)], size)
+            self._quickest[key] = self._segments(self.problem.routes[size][self._pair(source, target)], size)
         return self._quickest[key]
 
     def between(self, size: int, source: int, target: int) -> tuple[TimedRoute, ...]:
@@ -208,8 +169,8 @@ class RouteTable:
         key = size, source, target
         if key not in self._routes_by_pair:
             pair = self._pair(source, target)
-            others = [route for route in self._routes(pair) if route != self._problem.routes[size][pair]]
-            if self._problem.options.routing == "shortest":
+            others = [route for route in self._routes(pair) if route != self.problem.routes[size][pair]]
+            if self.problem.options.routing == "shortest":
                 others = self._of_least_delay(others, size, pair)
             timed = sorted((self._segments(route, size) for route in others), key=_ticks)
             self._routes_by_pair[key] = self.quickest(*key), *timed[: _MOST_ROUTES - 1]
@@ -220,21 +181,15 @@ class RouteTable:
         return tuple(self._segment(tuple(hops), size) for hops in segments)
 
     def within(self, size: int, source: int, target: int, most_ticks: int, most: int) -> tuple[TimedRoute, ...] | None:
-        """All routes between two devices that take at most some ticks, by rising delay; None if there are too many.
-
-        Parameters
-        ----------
-        most
-            The most routes to return.
-        """
+        """All routes between two devices that take at most some ticks, by rising delay; None if more than `most`."""
         if not self.chooses:
             return tuple(route for route in (self.quickest(size, source, target),) if _ticks(route) <= most_ticks)
         if self._route_segments is None:
             return None
-        number, pair = self._problem.topology.device_index, self._pair(source, target)
+        number, pair = self.problem.topology.device_index, self._pair(source, target)
         # Every segment is rounded down to ticks, so of two routes the slower one may have fewer ticks, one a segment.
         rounding = len(number)
-        only_least = self._problem.options.routing == "shortest"
+        only_least = self.problem.options.routing == "shortest"
         if only_least:
             most_ticks = min(most_ticks, _ticks(self.quickest(size, source, target)) + rounding)
 
@@ -254,46 +209,41 @@ class RouteTable:
         return tuple(sorted((self._segments(route, size) for route in found), key=_ticks))
 
     def _of_least_delay(self, routes: Iterable[Route], size: int, pair: tuple[str, str]) -> list[Route]:
-        delay = partial(
-            route_delay,
-            self._problem.topology,
-            size_bytes=self._problem.sizes_bytes[size],
-            delay=self._problem.options.delay,
-        )
-        least = delay(self._problem.routes[size][pair])
+        problem = self.problem
+
+        def delay(route: Route) -> Fraction:
+            return route_delay(problem.topology, route, problem.sizes_bytes[size], problem.options.delay)
+
+        least = delay(problem.routes[size][pair])
         return [route for route in routes if delay(route) == least]
 
     @cached_property
     def _route_segments(self) -> Mapping[str, Sequence[Route]] | None:
-        return route_segments(self._problem.topology)
+        return route_segments(self.problem.topology)
 
-    def _routes(self, pair: tuple[str, str]) -> list[Route]:
-        if pair not in self._paths:
-            known = _simple_paths(self._problem.topology, pair, self._problem.sizes_bytes) if self.chooses else []
-            self._paths[pair] = known
-        return self._paths[pair]
+    def _routes(self, pair: Hop) -> list[Route]:
+        if self.chooses and pair not in self._paths:
+            self._paths[pair] = _simple_paths(self.problem.topology, pair, self.problem.sizes_bytes)
+        return self._paths.get(pair, [])
 
     def _pair(self, source: int, target: int) -> tuple[str, str]:
-        devices = self._problem.topology.devices
+        devices = self.problem.topology.devices
         return devices[source].id, devices[target].id
 
     def _segments(self, route: Route, size: int) -> TimedRoute:
-        return tuple(self._segment(tuple(pairwise(part)), size) for part in segments(self._problem.topology, route))
+        return tuple(self._segment(tuple(pairwise(part)), size) for part in segments(self.problem.topology, route))
 
     def _segment(self, hops: tuple[Hop, ...], size: int) -> RouteSegment:
         if (hops, size) not in self._timed:
-            problem = self._problem
+            problem = self.problem
             # A start s is floor(s) in ticks. Where one transfer leaves a link before another takes it, s1 + e1 <= s2 +
             # b2, floor(s1) + floor(e1) <= floor(s2) + ceil(b2) follows: with b rounded down a bound would be a tick
             # too high.
-            spans = [
-                (direction, math.ceil(begin_s / problem.tick_s), math.floor(end_s / problem.tick_s))
-                for direction, begin_s, end_s in link_holds(
-                    problem.topology, hops, problem.sizes_bytes[size], problem.options.delay, exact
-                )
-            ]
-            held = spans if self._numbers else ()
-            holds = tuple((self._numbers[name], begin, max(0, end - begin)) for name, begin, end in held)
+            size_bytes, tick_s = problem.sizes_bytes[size], problem.tick_s
+            held = link_holds(problem.topology, hops, size_bytes, problem.options.delay, exact)
+            spans = [(name, math.ceil(begin_s / tick_s), math.floor(end_s / tick_s)) for name, begin_s, end_s in held]
+            taken = spans if self._numbers else ()
+            holds = tuple((self._numbers[name], begin, max(0, end - begin)) for name, begin, end in taken)
             target = problem.topology.device_index[hops[-1][1]]
             self._timed[hops, size] = RouteSegment(hops, target, spans[-1][2], holds)
         return self._timed[hops, size]
@@ -307,10 +257,9 @@ def _simple_paths(topology: Topology, pair: tuple[str, str], sizes_bytes: Sequen
     """The simple paths of least delay for the smallest and for the largest tensor."""
     import networkx as nx
 
-    graph = topology.to_networkx()
+    graph, found = topology.to_networkx(), dict[Route, None]()
     if not nx.has_path(graph, *pair):
         return []
-    found: dict[Route, None] = {}
     for size_bytes in {*sizes_bytes[:1], *sizes_bytes[-1:]}:
         for _, _, data in graph.edges(data=True):
             data["delay_s"] = link_delay_s(data["link"], size_bytes, float)
@@ -337,16 +286,10 @@ def _swaps(topology: Topology, a: str, b: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TransferRequest:
-    """A unit of sending: a tensor with all its readers, or an edge if every edge has a transfer of its own.
+    """A unit of sending: a tensor with the ops that wait for it, all or one if every edge has a transfer of its own.
 
-    Attributes
-    ----------
-    size
-        Position of its bytes in `Problem.sizes_bytes`.
-    readers
-        The ops that wait for it.
-    keepers
-        All readers of its tensor: a copy stays on a device until the last of them there has ended.
+    Its size is the position of its bytes in `Problem.sizes_bytes`. A copy stays on a device until the last of its
+    `keepers` there, all readers of its tensor, has ended.
     """
 
     tensor: str = field(compare=False)
@@ -386,16 +329,14 @@ def build_traffic(problem: Problem) -> Traffic:
 
 def transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:
     """Everything that is read in a problem."""
-    found: tuple[TransferRequest, ...] | None = problem.derived.get(transfer_requests)
-    if found is not None:
-        return found
+    if transfer_requests in problem.derived:
+        return problem.derived[transfer_requests]  # type: ignore[no-any-return]
     arcs_of: dict[str, list[Arc]] = {}
     for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
         arcs_of.setdefault(edge.tensor, []).append(arc)
     keepers = {tensor: tuple(dict.fromkeys([arc.target for arc in arcs])) for tensor, arcs in arcs_of.items()}
-    if problem.options.transfers == "device":
-        sent = [(tensor, arcs[0], keepers[tensor]) for tensor, arcs in arcs_of.items()]
-    else:
+    sent = [(tensor, arcs[0], keepers[tensor]) for tensor, arcs in arcs_of.items()]
+    if problem.options.transfers != "device":
         edges = zip(problem.graph.edges, problem.arcs, strict=True)
         sent = [(edge.tensor, arc, (arc.target,)) for edge, arc in edges]
     found = tuple(

@@ -26,14 +26,8 @@ def link_holds(
     """[hop] → link direction that a tensor holds, from when until when in seconds; the last end is its arrival.
 
     Cut-through streams through all links at once, at the rate of the narrowest: each is held for bytes ÷ min B(l) +
-    Σ L(l). Store-and-forward passes from link to link (eq. 11): each is held for bytes ÷ B(l) + L(l), in turn.
-
-    Parameters
-    ----------
-    delay
-        ``cut-through`` or ``store-and-forward``.
-    number
-        `float`, or `dlplacer.core.units.exact` for results that are exact.
+    Σ L(l). Store-and-forward passes from link to link (eq. 11): each is held for bytes ÷ B(l) + L(l), in turn. Numbers
+    are of `float`, or of `dlplacer.core.units.exact` for exact results.
     """
     links = [(topology.link_between[hop], hop) for hop in hops]
     if delay == "cut-through":
@@ -71,13 +65,7 @@ def least_delay_routes(
     """Bytes → for every pair of different devices the route of least delay.
 
     The delay of a route is linear in the bytes, so a route that is best for two sizes is best for all between. Sizes in
-    between are searched only if the routes of two sizes differ.
-
-    Parameters
-    ----------
-    delay
-        ``store-and-forward``: eq. 11; ``cut-through``: bytes ÷ the narrowest link + Σ latencies, per segment between
-        devices.
+    between are searched only if the routes of two sizes differ. See `link_holds` for the delays.
     """
     sizes = sorted(set(sizes_bytes))
     tables: dict[int, RoutesByPair] = {}
@@ -206,12 +194,8 @@ Matrix = tuple[tuple[int | None, ...], ...]
 class Lines:
     """The routes of one table as lines over the bytes.
 
-    Attributes
-    ----------
-    lines
-        Distinct (seconds per byte, seconds for none) of the segments of a route.
-    between
-        [source device][target device] → position in `lines`, or `HERE` or `NOWHERE`.
+    Distinct lines have (seconds per byte, seconds for none) for each segment of a route; `between` is [source
+    device][target device] → position among them, or `HERE` or `NOWHERE`.
     """
 
     lines: tuple[tuple[tuple[Fraction, Fraction], ...], ...]

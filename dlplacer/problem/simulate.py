@@ -29,19 +29,11 @@ def replay(
 
     Time runs forward: when an op ends, its tensors leave at once, in the order of their first readers; where links are
     contended, first come is first served. Ops wait for the processes that issue them, as the topology says
-    (`dlplacer.problem.dispatch`).
+    (`dlplacer.problem.dispatch`). The order decides that of issues and on every device; under ``step: autograd``
+    forward ops come first.
 
-    Parameters
-    ----------
-    device
-        [op] → position of its device.
-    order
-        All ops; it decides the order of issues and on every device. Under ``step: autograd`` forward ops come first.
-
-    Raises
-    ------
-    MismatchError
-        If the order cannot run: an op waits for one behind it on the same device, or devices wait for each other.
+    Raises MismatchError if the order cannot run: an op waits for one behind it on the same device, or devices wait for
+    each other.
     """
     clock = _Clock(problem, device, list(order))
     while clock.running or clock.requests:
@@ -191,10 +183,7 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
     The graph has the plan's ops; the topology has as many devices, which stand for the plan's in order. If `dispatch_s`
     is positive, one process that feeds all devices issues an op in so many seconds, whatever the topology says.
 
-    Raises
-    ------
-    MismatchError
-        If the device counts or the ops differ.
+    Raises MismatchError if the device counts or the ops differ.
     """
     if len(topology.devices) != len(plan.topology.devices):
         raise MismatchError(
@@ -280,13 +269,11 @@ class Activity(NamedTuple):
     Attributes
     ----------
     key
-        Its ticks and what breaks ties: a step comes after all that it waits for.
+        Its ticks and numbers to break ties: a step comes after all that it waits for.
     after
         (step, lag): it starts no earlier than so long after the start of the other.
-    takes
-        The device on which it takes memory, or -1.
-    frees
-        The devices on which something may be freed when it ends.
+    takes, frees
+        The device on which it takes memory, or -1, and those on which something may be freed when it ends.
     release
         It starts no earlier.
     """
@@ -355,27 +342,21 @@ def realise(
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
     """Ops and transfers in seconds, in the order of their ticks on every device, every link and every host process.
 
-    Memory over time suffices if it does in ticks, however long ops wait for their processes: see `earliest`.
-
-    Parameters
-    ----------
-    device, start
-        [op] → device and tick.
-    transfers
-        Every transfer request that is read on another device than its producer's, once per such device.
+    Memory over time suffices if it does in ticks, however long ops wait for their processes: see `earliest`. There is a
+    transfer for every request and device that reads it and is not its producer's.
     """
-    stage = _Stage(problem, device, start, transfers)
-    steps = stage.steps()
+    activities = _Activities(problem, device, start, transfers)
+    steps = activities.steps()
     begun = earliest(steps, problem.options.memory == "live")
     order = sorted(range(problem.op_count), key=lambda op: steps[op].key)
     names = [problem.topology.devices[here].id for here in device]
     ops = tuple(
         ScheduledOp(problem.graph.ops[op].id, names[op], begun[op], begun[op] + steps[op].length) for op in order
     )
-    return ops, tuple(stage.transfers(begun, steps))
+    return ops, tuple(activities.transfers(begun, steps))
 
 
-class _Stage:
+class _Activities:
     """The activities of a schedule: ops, then the barrier, then the route segments of the transfers."""
 
     def __init__(

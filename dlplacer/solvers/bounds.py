@@ -14,10 +14,9 @@ from dlplacer.solvers.instance.time_limit import ask_time
 
 
 class ArcDelays(NamedTuple):
-    """Of the delays of an arc over the pairs of devices that its ends may use.
+    """Delays of an arc over the device pairs of its ends: 0 or the `least`; of different devices the least and mean.
 
-    `least` is 0 if the ends may share a device; `cut` is the least between different devices, `FAR` if they cannot be
-    on any; `mean` is over the pairs of different devices that a route joins, 0 if there are none.
+    `cut` is `FAR` if the ends cannot be on different devices; `mean` is over pairs that a route joins, 0 without any.
     """
 
     least: int
@@ -26,23 +25,20 @@ class ArcDelays(NamedTuple):
 
 
 def arc_delays(instance: Instance, source: int, target: int, delay: Delay) -> ArcDelays:
-    """The figures of an arc, each computed once for the instance."""
+    """The delays of an arc, computed once for the instance."""
     if instance.block[source] == instance.block[target]:
         return ArcDelays(0, FAR, 0.0)
     key = id(delay), instance.allowed[source], instance.allowed[target]
-    found = instance.delay_summaries.get(key)
-    if found is None:
-        found = instance.delay_summaries[key] = _over_pairs(delay, key[1], key[2])
+    if key not in instance.known:
+        sources, targets = key[1:]
+        apart = [delay[a][b] for a in sources for b in targets if a != b]
+        joined = [ticks for ticks in apart if ticks < FAR]
+        cut = min(apart, default=FAR)
+        least = 0 if not (sources and targets) or set(sources) & set(targets) else cut
+        mean = sum(joined) / len(joined) if joined else 0.0
+        instance.known[key] = ArcDelays(least, cut, mean)
+    found: ArcDelays = instance.known[key]
     return found
-
-
-def _over_pairs(delay: Delay, sources: Sequence[int], targets: Sequence[int]) -> ArcDelays:
-    apart = [delay[a][b] for a in sources for b in targets if a != b]
-    joined = [ticks for ticks in apart if ticks < FAR]
-    shared = 0 if set(sources) & set(targets) else FAR
-    cut = min(apart, default=FAR)
-    nothing = not sources or not targets
-    return ArcDelays(0 if nothing else min(shared, cut), cut, sum(joined) / len(joined) if joined else 0.0)
 
 
 def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
@@ -53,12 +49,7 @@ def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
     the op's own device. They run one after another there (eq. 12), so the op waits for the best one-machine schedule of
     S with their heads as release times, which takes them by rising head; and it waits for the arrival of every other
     one from a different device. If S leaves out a predecessor, leaving out all that arrive no later cannot raise this;
-    so the least value over the sets S of the k latest arrivals, k = 0, 1, …, is valid.
-
-    Parameters
-    ----------
-    known
-        [op] → heads that are already known, to start from.
+    so the least value over the sets S of the k latest arrivals, k = 0, 1, …, is valid. It starts from `known` heads.
     """
     if known:
         return _raised(instance, list(known))
@@ -101,12 +92,11 @@ def _least_over_sets(entries: list[tuple[int, int, int]]) -> int:
     return least
 
 
-_NO_PRICE = 1e-9
-"""Stands for a price of 0 where forbidden devices, of infinite duration, would make that undefined."""
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+_NO_PRICE = 1e-9
+"""Stands for a price of 0 where forbidden devices, of infinite duration, would make that undefined."""
 
 _UNITS, _ROUNDS, _STEP = 2**10, 100, 4.0
 """For prices by multiplicative weights (Arora, Hazan and Kale 2012): whole units of the dearest price, which rounds to
@@ -137,11 +127,7 @@ class Prices:
 
 
 def best_prices(instance: Instance) -> Prices:
-    """The prices for which the bound on all ops together is highest, as far as multiplicative weights find them.
-
-    All prices give a valid bound; the best ones solve the dual of the linear program that spreads each op in fractions
-    over its devices.
-    """
+    """The prices whose bound on all ops together is highest, as far as multiplicative weights find them."""
     if "prices" in instance.known:
         return instance.known["prices"]  # type: ignore[no-any-return]
     identical = instance.uniform and all(len(devices) == instance.device_count for devices in instance.allowed)
@@ -168,9 +154,7 @@ def _search_prices(instance: Instance) -> Ints:
         if value > best_value:
             best, best_value = whole, value
         cheapest = spent.argmin(axis=1)
-        load = np.bincount(
-            cheapest, weights=duration[np.arange(len(duration)), cheapest], minlength=instance.device_count
-        )
+        load = np.bincount(cheapest, duration[np.arange(len(duration)), cheapest], instance.device_count)
         price = price * np.exp(_STEP * load / scale / np.sqrt(number + 1.0))
         price /= price.sum()
     return best
@@ -190,17 +174,9 @@ _UNREACHED = -(2**40)
 
 @dataclass(frozen=True)
 class Intervals:
-    """Least ticks between pivot ops.
+    """Least ticks between pivots, ops in topological order: from end to start, or `_UNREACHED` where no path leads.
 
-    Attributes
-    ----------
-    pivots
-        Ops in topological order.
-    between
-        [pivot][pivot] → ticks from the end of the first to the start of the second at least; very negative where no
-        path leads.
-    before, after
-        [pivot] → ticks from 0 to its start, and from its end to the end of the schedule, at least.
+    Also [pivot] → ticks before its start, and after its end.
     """
 
     pivots: Ints
@@ -329,15 +305,7 @@ _MOST_PAIRS, _MOST_THRESHOLDS = 2**31, 500
 
 @dataclass(frozen=True)
 class Bounds:
-    """Times that no schedule can beat.
-
-    Attributes
-    ----------
-    makespan
-        No schedule ends earlier.
-    head, tail
-        [op] → ticks before its start, and between its end and the end of the schedule, at least.
-    """
+    """A makespan that no schedule can beat, and [op] → least ticks before its start, and after its end."""
 
     makespan: int
     head: tuple[int, ...]
@@ -364,15 +332,10 @@ def whole_area(instance: Instance) -> int:
 def lower_bounds(
     instance: Instance, seconds: float = 5.0, head: Sequence[int] = (), tail: Sequence[int] = ()
 ) -> Bounds:
-    """The best of all bounds here, spending about the given time.
+    """The best of all bounds here, from known heads and tails, spending about the given time.
 
     Proof: heads and tails are valid by `heads` and `interval_areas`; an op starts after its head, runs, and leaves its
     tail, one after another.
-
-    Parameters
-    ----------
-    head, tail
-        What is known of them already.
     """
     prices = best_prices(instance)
     head, tail = heads(instance, head), tails(instance, tail)

@@ -14,18 +14,19 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 
 
 def op_text(problem: Problem, op: int) -> str:
-    return repr(problem.graph.ops[op].id)
+    return f"op {problem.graph.ops[op].id!r}"
 
 
-def devices_text(problem: Problem, devices: Iterable[int]) -> str:
-    return ", ".join(repr(problem.topology.devices[device].id) for device in devices)
+def devices_text(problem: Problem, op: int, devices: Iterable[int]) -> str:
+    names = ", ".join(repr(problem.topology.devices[device].id) for device in devices)
+    return f"{op_text(problem, op)} may run on {names}"
 
 
 def _group_text(problem: Problem, ops: Sequence[int]) -> str:
     """The ops' name for their group; one that the constraints make is called by two of its ops."""
     names = {problem.graph.ops[op].colocate for op in ops}
-    one, other = op_text(problem, ops[0]), op_text(problem, ops[1])
-    return repr(*names) if len(names) == 1 and None not in names else f"({one}, {other}, …)"
+    one, other = (problem.graph.ops[op].id for op in ops[:2])
+    return repr(*names) if len(names) == 1 and None not in names else f"({one!r}, {other!r}, …)"
 
 
 def bytes_text(size: int, other: int) -> str:
@@ -43,7 +44,7 @@ def sizes_text(problem: Problem) -> str:
     sizes = ["unlimited" if size is None else format_bytes(size) for size in problem.capacity_bytes]
     counts = Counter(zip(sizes, (device.type for device in problem.topology.devices), strict=True))
     rooms = ", ".join(f"{count} × {size} (type {name!r})" for (size, name), count in counts.items())
-    return f"the largest op {op_text(problem, largest)} needs {format_bytes(kept[largest])}, devices have {rooms}"
+    return f"the largest {op_text(problem, largest)} needs {format_bytes(kept[largest])}, devices have {rooms}"
 
 
 def working_set(problem: Problem, op: int, device: int) -> int:
@@ -63,19 +64,12 @@ MOST_OPS = 300_000
 _PART_BYTES, _PART_S = 4096, 1.5e-4
 """Memory and CPU seconds for each op and each edge until the first plan: 4.5 KiB on 100,000 ops, 16 s on 60,000."""
 
-
 EXACT_UP_TO = 40
 """Ops that take time up to which the whole problem is given to the model that proves under every option; a guess."""
 
 
 def require_size(graph: OpGraph) -> None:
-    """Return if a graph is small enough to be planned.
-
-    Raises
-    ------
-    InputError
-        If it has more than `MOST_OPS` ops; names what it would need and the way out.
-    """
+    """Raise InputError if a graph has more than `MOST_OPS` ops, with its need and the way out."""
     ops, parts = len(graph.ops), len(graph.ops) + len(graph.edges)
     if ops > MOST_OPS:
         needed = f"{format_bytes(parts * _PART_BYTES)} and {format_seconds(parts * _PART_S)}"
@@ -87,14 +81,10 @@ def require_size(graph: OpGraph) -> None:
 
 
 def require_feasible(problem: Problem) -> None:
-    """Return if no simple reason excludes every plan.
+    """Raise InfeasibleError if a simple reason excludes every plan.
 
-    Raises
-    ------
-    InfeasibleError
-        If a colocation group has no common device, an op or group exceeds every device that it may use (under ``memory:
-        live`` while the op runs), the ops that may only run on some devices exceed their memory, or ops that are joined
-        in the graph may only use devices that no route joins.
+    A group has no common device, an op or group exceeds every device that it may use (under ``memory: live`` while the
+    op runs), ops exceed the memory of the only devices they may use, or no route joins ops that must communicate.
     """
     instance, live = build_instance(problem), may_bind(problem)
     for ops in instance.members:
@@ -122,9 +112,7 @@ def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[i
     if instance.allowed[ops[0]]:
         return
     pinned = [op for op in ops if len(problem.allowed[op]) < problem.device_count]
-    uses = "; ".join(
-        f"{op_text(problem, op)} may run on {devices_text(problem, problem.allowed[op])}" for op in pinned[:3]
-    )
+    uses = "; ".join(devices_text(problem, op, problem.allowed[op]) for op in pinned[:3])
     raise InfeasibleError(
         f"colocation group {_group_text(problem, ops)} has no device that all its ops may use: {uses}; change "
         "their 'devices' or take the group apart"
@@ -133,9 +121,8 @@ def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[i
 
 def _require_room(problem: Problem, instance: Instance, ops: Sequence[int], live: bool) -> None:
     """Eq. 13 for ops that stay together: a device holds them, under ``memory: live`` also while each of them runs."""
-    rooms = {
-        device: inf if (size := problem.capacity_bytes[device]) is None else size for device in instance.allowed[ops[0]]
-    }
+    sizes = ((device, problem.capacity_bytes[device]) for device in instance.allowed[ops[0]])
+    rooms = {device: inf if size is None else size for device, size in sizes}
     roomiest, size = max(rooms, key=rooms.__getitem__), instance.footprint[instance.block[ops[0]]]
     when = ""
     if size <= rooms[roomiest]:
@@ -145,7 +132,7 @@ def _require_room(problem: Problem, instance: Instance, ops: Sequence[int], live
             return
         ops, size = tight[:1], working_set(problem, tight[0], roomiest)
         when = " while it runs: weights, gradient and state, inputs, output and workspace"
-    owner, way_out = f"op {op_text(problem, ops[0])}", "a smaller batch, or split the op"
+    owner, way_out = op_text(problem, ops[0]), "a smaller batch, or split the op"
     if len(ops) > 1:
         owner, way_out = f"colocation group {_group_text(problem, ops)} of {len(ops)} ops", "or take the group apart"
     capacity_bytes = int(rooms[roomiest])
@@ -165,10 +152,9 @@ def _require_routes(problem: Problem, instance: Instance, part: Sequence[int]) -
         return
     narrow = sorted(heads, key=lambda op: len(reach[op]))
     first, second = narrow[0], next((op for op in narrow if not reach[op] & reach[narrow[0]]), narrow[1])
+    uses = " and ".join(devices_text(problem, op, instance.allowed[op]) for op in (first, second))
     raise InfeasibleError(
-        f"op {op_text(problem, first)} may run on {devices_text(problem, instance.allowed[first])} and op "
-        f"{op_text(problem, second)} on {devices_text(problem, instance.allowed[second])}; they must talk, but no "
-        "route of links joins these devices; add a link or change the ops' 'devices'"
+        f"{uses}; they must talk, but no route of links joins these devices; add a link or change the ops' 'devices'"
     )
 
 
@@ -179,10 +165,7 @@ _SECONDS = 2.0
 def require_placement(problem: Problem, seconds: float) -> list[int] | None:
     """[op] → device of a placement that all rules but time allow; None if none was found in time.
 
-    Raises
-    ------
-    InfeasibleError
-        If none exists.
+    Raises InfeasibleError if none exists.
     """
     decided, placement = find_placement(problem, seconds)
     if decided and placement is None:
@@ -191,11 +174,7 @@ def require_placement(problem: Problem, seconds: float) -> list[int] | None:
 
 
 def explain_infeasible(problem: Problem) -> InfeasibleError:
-    """The error for a problem that the ILP proved infeasible: which family of constraints is to blame.
-
-    One family after another is left out of the pure placement problem; those without which a placement exists are
-    named.
-    """
+    """The error for a problem proved infeasible: it names the rules without which a placement exists."""
     if problem.options.memory == "live" and find_placement(problem, _SECONDS, without=(WORKING,))[1] is not None:
         return explain_overflow(problem)
     blamed = [family for family in FAMILIES if find_placement(problem, _SECONDS, without=(family,))[1] is not None]

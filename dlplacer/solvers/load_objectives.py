@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from dlplacer.core.errors import InternalError
-from dlplacer.problem.live_memory import may_bind, memory_use
-from dlplacer.problem.loads import APART, Loads
+from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.bounds import whole_area
@@ -27,15 +26,14 @@ from dlplacer.solvers.heuristics.list_rules import construct, list_schedule
 from dlplacer.solvers.ilp.assignment_model import AssignmentModel
 from dlplacer.solvers.ilp.constraints import Literal
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
-from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import tightened
+from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
+from dlplacer.solvers.instance.memory_admission import excess_bytes, tightened
 from dlplacer.solvers.instance.placement_loads import Ints, PlacementLoads, loads_of
 from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, ProblemSchedule, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import within
 
 _MOST_UNITS, _SWEEPS, _MOST_STATES = 2000, 20, 64
 """Units of blocks and sets of devices at most, and sweeps over backward blocks."""
-
 
 _WHOLE_SHARE, _SURROGATE_SHARE, _ROUNDS = 0.6, 0.3, 6
 """Of the time left, for the problem itself if memory may be short, as it alone gives a bound; and for each of so many
@@ -45,10 +43,7 @@ surrogates. Guesses."""
 def solve_throughput(problem: Problem, budget: Budget) -> Outcome:
     """The schedule of least period found within the budget, and a period in ticks that no plan can beat.
 
-    Raises
-    ------
-    InfeasibleError
-        If no placement exists.
+    Raises InfeasibleError if no placement exists.
     """
     steady = _Search(problem, budget)
     best = steady.incumbent
@@ -60,8 +55,8 @@ class _Search:
     """The search on an incumbent whose schedules are placements: the period is their makespan, and all start at 0."""
 
     def __init__(self, problem: Problem, budget: Budget) -> None:
-        self.problem, self.loads, self.instance = problem, Loads(problem), build_instance(problem)
-        self.terms = loads_of(problem, self.instance, self.loads)
+        self.problem, self.instance = problem, build_instance(problem)
+        self.loads = loads_of(problem, self.instance)
         self.excess: list[int] = []
         self.incumbent = Incumbent(budget, self._keeps_memory)
         self.incumbent.raise_bound(whole_area(self.instance))
@@ -70,10 +65,10 @@ class _Search:
         """Begin with a list schedule, then search on the instance, and on tighter ones if memory is short."""
         first = construct(self.instance, list_schedule)
         if first is not None:
-            self.incumbent.offer(self._placed(first.device))
-        for units in block_orders(self.problem, self.instance, self.terms):
-            if (found := contiguous_loads(self.instance, self.terms, units)) is not None:
-                self.incumbent.offer(self._of_blocks(found))
+            self.incumbent.offer(self._placed([first.device[ops[0]] for ops in self.instance.members]))
+        for units in block_orders(self.problem, self.instance, self.loads):
+            if (found := contiguous_loads(self.instance, self.loads, units)) is not None:
+                self.incumbent.offer(self._placed(found))
         is_short = may_bind(self.problem)
         self._improve(self.instance, _WHOLE_SHARE if is_short else 1.0, self.incumbent)
         if is_short and not self.incumbent.closed:
@@ -87,23 +82,15 @@ class _Search:
             raise InternalError("a placement within memory has no list schedule; please report this graph and topology")
         return ProblemSchedule(self.problem, found.device[:count], found.start[:count])
 
-    def _placed(self, device: Sequence[int]) -> Schedule:
-        return Schedule(tuple(device), (0,) * len(device), max(self.loads.of(device[: self.problem.op_count])))
-
-    def _of_blocks(self, place: Sequence[int]) -> Schedule:
-        return self._placed([place[block] for block in self.instance.block])
+    def _placed(self, place: Sequence[int]) -> Schedule:
+        device = tuple(place[block] for block in self.instance.block)
+        return Schedule(device, (0,) * len(device), max(self.loads.of(place)))
 
     def _keeps_memory(self, schedule: Schedule) -> bool:
         """True if a step of the placement keeps the memory at all times; `excess` says by how much it does not."""
         plan = self.scheduled(schedule.device)
-        used = memory_use(self.problem, *replay(self.problem, plan.device, plan.order)).values()
-        rooms = [(use.peak_bytes, use.capacity_bytes) for use in used]
-        self.excess = [0 if room is None else max(0, size - room) for size, room in rooms]
+        self.excess = excess_bytes(self.problem, *replay(self.problem, plan.device, plan.order))
         return not any(self.excess)
-
-    def _best_place(self) -> list[int] | None:
-        best = self.incumbent.best
-        return None if best is None else [best.device[ops[0]] for ops in self.instance.members]
 
     def _up_to_a_plan(self) -> None:
         """Tighten a surrogate by what its placements exceed."""
@@ -119,14 +106,14 @@ class _Search:
         """The placement by block that CP-SAT finds last in a share of the time; None if it finds none."""
         best, bound = self.incumbent.best, self.incumbent.bound
         most = self.problem.horizon if best is None else best.makespan
-        model = AssignmentModel(self.problem, instance, self.terms, bound, max(most, bound))
-        if (place := self._best_place()) is not None:
-            model.hint(place, most)
+        model = AssignmentModel(self.problem, instance, self.loads, bound, max(most, bound))
+        if best is not None:
+            model.hint([best.device[ops[0]] for ops in instance.members], most)
         last: list[int] = []
 
         def read(is_true: Callable[[Literal], bool], _value: object) -> list[Schedule]:
             last[:] = model.read(is_true)
-            return [self._of_blocks(last)]
+            return [self._placed(last)]
 
         end = search(model.model, read, incumbent, share * incumbent.budget.left_s, relaxes_well=True)
         if end is SearchEnd.INFEASIBLE and instance is self.instance and best is None:
@@ -137,7 +124,7 @@ class _Search:
 def block_orders(problem: Problem, instance: Instance, loads: PlacementLoads) -> Iterator[list[list[int]]]:
     """Orders of all blocks in units: topological; then with backward blocks at the first position of their neighbours.
 
-    Sweeps bring them there. A device that runs a layer forward had better run it backward.
+    A device that runs a layer forward had better run it backward.
     """
     units = units_in_order(instance, _MOST_UNITS)
     yield units
@@ -151,11 +138,8 @@ def block_orders(problem: Problem, instance: Instance, loads: PlacementLoads) ->
     later = [all(phases[op] in ("backward", "optimizer") for op in ops) for ops in instance.members]
     order = dict.fromkeys(instance.block[op] for op in instance.order)
     moving = [block for block in reversed(order) if later[block] and near[block]]
-    if moving:
-        yield _with_neighbours(units, moving, near)
-
-
-def _with_neighbours(units: list[list[int]], moving: Sequence[int], near: Sequence[set[int]]) -> list[list[int]]:
+    if not moving:
+        return
     position = np.zeros(len(near))
     for number, unit in enumerate(units):
         position[unit] = number
@@ -164,7 +148,7 @@ def _with_neighbours(units: list[list[int]], moving: Sequence[int], near: Sequen
             position[block] = min(position[other] for other in near[block])
     blocks = np.argsort(position, kind="stable").tolist()
     size = -(-len(blocks) // _MOST_UNITS)
-    return [blocks[begin : begin + size] for begin in range(0, len(blocks), size)]
+    yield [blocks[begin : begin + size] for begin in range(0, len(blocks), size)]
 
 
 def contiguous_loads(instance: Instance, loads: PlacementLoads, units: Sequence[list[int]]) -> list[int] | None:
@@ -216,7 +200,7 @@ def _crossing_costs(loads: PlacementLoads, home: Ints, count: int, device: int) 
     """
     steps = np.zeros((count + 2, count + 2))
     both = loads.sent[:, device], loads.received[:, :, device]
-    sending, receiving = (np.where(table >= APART, 0, table).max(axis=1) for table in both)
+    sending, receiving = (np.where(table >= FAR, 0, table).max(axis=1) for table in both)
 
     def add(first: int, last: int, end: int, ticks: float) -> None:
         """For runs that begin from `first` to `last` and end behind `end`."""

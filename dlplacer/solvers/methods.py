@@ -9,9 +9,8 @@ from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import critical_path, lower_bounds, whole_area
 from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_infeasible
 from dlplacer.solvers.heuristics.contiguous import contiguous
-from dlplacer.solvers.heuristics.device_map import balanced, sequential
+from dlplacer.solvers.heuristics.device_map import balanced, m_topo, sequential
 from dlplacer.solvers.heuristics.list_rules import Heuristic, construct, heft, list_schedule
-from dlplacer.solvers.heuristics.m_topo import m_topo
 from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
@@ -32,10 +31,6 @@ def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
     """The default method, begun with the schedules and the bound that `begin` finds in the budget."""
     starts = [start_of(method) for method in HEURISTICS if method not in budget.without]
     return solve_ilp(problem, budget, starts, begin)
-
-
-def _ilp(problem: Problem, budget: Budget) -> Outcome:
-    return solve_from(lambda instance, incumbent: None, problem, budget)
 
 
 def start_of(method: str) -> Start:
@@ -66,7 +61,7 @@ def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
         return Outcome(None, 0)
     instance = build_instance(problem)
     incumbent = Incumbent(budget, admission(problem, instance))
-    if search(built.model, reader(built.variables, instance), incumbent, budget.left_s) is SearchEnd.INFEASIBLE:
+    if search(built[0], reader(built[1], instance), incumbent, budget.left_s) is SearchEnd.INFEASIBLE:
         raise explain_infeasible(problem)
     best = incumbent.best
     return Outcome(None if best is None else ProblemSchedule.of(problem, instance, best), incumbent.bound)
@@ -75,17 +70,11 @@ def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
 def schedules_by(method: str, problem: Problem) -> Iterator[ProblemSchedule | None]:
     """The plans that a heuristic makes of a problem, then of surrogates; None for a schedule that is no plan.
 
-    Without a placement by search.
-
-    Raises
-    ------
-    InputError
-        If the method needs a package that is not installed.
+    Raises InputError if the method needs a package that is not installed.
     """
     instance = build_instance(problem)
-    for attempt in attempts(problem, instance, partial(_found, method, problem)):
-        plan = attempt.schedule if attempt.admitted else None
-        yield None if plan is None else ProblemSchedule.of(problem, instance, plan)
+    for found, _, admitted in attempts(problem, instance, partial(_found, method, problem)):
+        yield ProblemSchedule.of(problem, instance, found) if admitted and found is not None else None
 
 
 def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
@@ -113,15 +102,12 @@ HEURISTICS: dict[str, Callable[[Problem], Heuristic]] = {
     "sequential": sequential,
     "m-topo": lambda problem: m_topo,
 }
-"""Heuristic → the rule for a problem, in the order in which the default method asks them.
-
-What finds most in its time comes first.
-"""
+"""Heuristic → the rule for a problem; the default method asks them in this order, the most profitable first."""
 
 DEFAULT_METHOD = "ilp"
 
 METHODS: dict[str, Callable[[Problem, Budget], Outcome]] = {
-    DEFAULT_METHOD: _ilp,
+    DEFAULT_METHOD: partial(solve_from, lambda instance, incumbent: None),
     **{method: partial(_heuristic, method=method) for method in HEURISTICS},
     "single": _single,
     "dlplacer": _dlplacer,

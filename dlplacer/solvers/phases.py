@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import Bounds, critical_path, lower_bounds, whole_area
 from dlplacer.solvers.decode.decode import in_sequence
@@ -16,7 +15,7 @@ from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.ilp.assignment_model import AssignmentModel
 from dlplacer.solvers.ilp.constraints import Literal
-from dlplacer.solvers.ilp.cp_sat_search import SearchEnd
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, no_schedule_error
 from dlplacer.solvers.ilp.cp_sat_search import search as search_model
 from dlplacer.solvers.ilp.ilp_model import solve_exactly
 from dlplacer.solvers.instance.instance import Instance, build_instance
@@ -46,11 +45,6 @@ class PhaseContext:
     bounds: Bounds = field(init=False)
 
     @property
-    def few(self) -> bool:
-        """True if the exact model is worth its time."""
-        return self.instance.working_count <= EXACT_UP_TO
-
-    @property
     def is_over(self) -> bool:
         """True if no time is left."""
         return not self.incumbent.budget.left_s
@@ -58,22 +52,10 @@ class PhaseContext:
 
 @dataclass(frozen=True)
 class Phase:
-    """A step of the default method.
+    """A step of the default method, which improves the search's incumbent for about so many seconds.
 
-    Attributes
-    ----------
-    name
-        To leave it out by.
-    run
-        Improves the search's incumbent for about so many seconds.
-    share
-        Of the time that is left when the phase begins.
-    applies
-        False where it has nothing to do.
-    is_cheap
-        True if it runs although the gap that was asked for is reached: it may prove the rest.
-    is_needed
-        True if later phases rest on it, so that it cannot be left out.
+    It gets a share of the time that is left. One that is cheap runs although the gap that was asked for is reached, as
+    it may prove the rest; later phases rest on one that is needed, so that it cannot be left out.
     """
 
     name: str
@@ -88,21 +70,10 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[Start], begin: 
     """The best schedule found within the budget, and a makespan that none can beat.
 
     It begins with the schedules of those heuristics that fit into a share of the time (`StartSearch`): no plan is worse
-    than theirs. One that did not fit may by itself find more.
+    than theirs. A warm start, `begin`, is called before all else, with an incumbent that is empty.
 
-    Parameters
-    ----------
-    starts
-        The heuristics, the quick ones first: those that would not fit into the time are left out.
-    begin
-        Called before all else, with an incumbent that is empty: a warm start.
-
-    Raises
-    ------
-    InfeasibleError
-        If no plan can exist; names the constraint to blame.
-    InternalError
-        If a proven bound contradicts a schedule.
+    Raises InfeasibleError if no plan can exist, naming the constraint to blame, and InternalError if a proven bound
+    contradicts a schedule.
     """
     instance = build_instance(problem)
     incumbent = Incumbent(budget, admission(problem, instance))
@@ -141,7 +112,7 @@ def _bound(search: PhaseContext, seconds: float) -> None:
     search.incumbent.raise_bound(search.bounds.makespan)
 
 
-def _stage_bound(search: PhaseContext, seconds: float) -> None:
+def _search_stages(search: PhaseContext, seconds: float) -> None:
     surrogate = search.heuristics.surrogate
     search_stages(search.problem, search.bounds, search.incumbent, surrogate, search.instance, seconds)
 
@@ -159,10 +130,7 @@ def _assign_serial(search: PhaseContext, seconds: float) -> None:
         return [in_sequence(instance, [place[block] for block in instance.block], instance.order)]
 
     if search_model(model.model, read, search.incumbent, seconds, relaxes_well=True) is SearchEnd.INFEASIBLE:
-        raise InternalError(
-            f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
-            "and topology"
-        )
+        raise no_schedule_error(best)
 
 
 def _solve_segments(search: PhaseContext, seconds: float) -> None:
@@ -195,12 +163,12 @@ def _anneal(search: PhaseContext, seconds: float) -> None:
 
 PHASES = (
     Phase("bounds", _bound, 0.1, is_cheap=True, is_needed=True),
-    Phase("stage bound", _stage_bound, 0.25, lambda s: s.instance.memory_binds and s.instance.op_count <= MOST_STAGED),
+    Phase("stages", _search_stages, 0.25, lambda s: s.instance.memory_binds and s.instance.op_count <= MOST_STAGED),
     Phase("serial model", _assign_serial, 0.5, lambda s: s.instance.memory_binds),
     Phase("segments", _solve_segments),
     Phase("late heuristics", lambda s, seconds: s.heuristics.go_on()),
     Phase("restarts", _restart, 0.1),
-    Phase("exact model", _solve_exactly, 0.8, lambda s: s.few),
+    Phase("exact model", _solve_exactly, 0.8, lambda s: s.instance.working_count <= EXACT_UP_TO),
     Phase("annealing", _anneal, 1.0, lambda s: s.incumbent.best is not None),
 )
 """The default method after its first schedules. Shares are guesses."""

@@ -1,8 +1,4 @@
-"""The first schedules: every heuristic in turn, if memory is short on surrogates too.
-
-As methods by themselves they get the whole limit. So that the default method is behind none of them, they come before
-all that is slow.
-"""
+"""The first schedules: every heuristic in turn, on surrogates too if memory is short, so that no method is ahead."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,20 +22,7 @@ _LATE_SHARE, _PLACEMENT_SHARE = 0.1, 0.25
 
 
 class StartSearch:
-    """All heuristics on a problem, to be stopped and gone on with.
-
-    Parameters
-    ----------
-    incumbent
-        Of the problem.
-    starts
-        The heuristics in the order of their turns.
-
-    Attributes
-    ----------
-    surrogate
-        The instance that led to the best schedule: where memory over time is short, it does well to search on.
-    """
+    """All heuristics on a problem in turn, and the surrogate of the best schedule, on which later searches do well."""
 
     def __init__(self, problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[Start]) -> None:
         self._problem, self._instance, self._incumbent = problem, instance, incumbent
@@ -76,31 +59,23 @@ class StartSearch:
     def _ask(self, start: Start) -> bool:
         """Offer the schedules of a heuristic on the instance and on surrogates."""
         found = False
-        for attempt in attempts(self._problem, self._instance, partial(start, self._problem)):
-            if self._incumbent.offer(attempt.schedule):
-                self.surrogate = attempt.surrogate
-            found |= attempt.admitted
+        for schedule, surrogate, admitted in attempts(self._problem, self._instance, partial(start, self._problem)):
+            if self._incumbent.offer(schedule):
+                self.surrogate = surrogate
+            found |= admitted
         if not found:
             self._in_vain.append(start)
         return True
 
     def _on_placement(self) -> None:
-        """Ask those that found no plan, on a placement that a search for room alone finds.
-
-        Raises
-        ------
-        InfeasibleError
-            If no placement exists.
-        """
+        """Ask those that found no plan, on a placement found by memory alone; InfeasibleError if none exists."""
         incumbent, count = self._incumbent, self._problem.op_count
         without, self._in_vain = [*self._in_vain, *self._waiting], []
         placement = require_placement(self._problem, _PLACEMENT_SHARE * incumbent.budget.left_s)
         if placement is None:
             return
-        blocks: dict[int, tuple[int, ...]] = {
-            number: (placement[ops[0]],) for number, ops in enumerate(self._instance.members) if ops[0] < count
-        }
-        placed = self._instance.limited(blocks)
+        blocks = ((number, ops[0]) for number, ops in enumerate(self._instance.members) if ops[0] < count)
+        placed = self._instance.limited({number: (placement[op],) for number, op in blocks})
         until = now() + _SHARE * incumbent.budget.left_s
         for start in without:
             if incumbent.best is None or now() < until:

@@ -42,16 +42,16 @@ def test_all_ops_larger_than_all_memory() -> None:
 def test_a_group_without_a_common_device() -> None:
     graph = make_graph({"a": 1, "b": 1}, colocate={"a": "g", "b": "g"}, devices={"a": ("d0",), "b": ("d1",)})
     assert _reason(graph, make_machine(2)) == (
-        "colocation group 'g' has no device that all its ops may use: 'a' may run on 'd0'; 'b' may run on 'd1'; change "
-        "their 'devices' or take the group apart"
+        "colocation group 'g' has no device that all its ops may use: op 'a' may run on 'd0'; op 'b' may run on 'd1'; "
+        "change their 'devices' or take the group apart"
     )
 
 
 def test_two_devices_that_must_talk_and_cannot() -> None:
     graph = make_graph({"a": 1, "b": 1}, [("a", "b", 1)], devices={"a": ("d0", "d1"), "b": ("d3",)})
     assert _reason(graph, _two_islands()) == (
-        "op 'a' may run on 'd0', 'd1' and op 'b' on 'd3'; they must talk, but no route of links joins these devices; "
-        "add a link or change the ops' 'devices'"
+        "op 'a' may run on 'd0', 'd1' and op 'b' may run on 'd3'; they must talk, but no route of links joins these "
+        "devices; add a link or change the ops' 'devices'"
     )
 
 

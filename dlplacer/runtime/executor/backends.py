@@ -129,7 +129,7 @@ class CudaGraphs(SegmentBackend):
         return reason
 
     def function(self, code: SegmentGraph) -> SegmentFunction:
-        """A function that captures the segment after some steps; the eager one on a device without streams or graphs."""
+        """A function that captures the segment after some steps; the eager one on devices without streams or graphs."""
         eager, streams = super().function(code), code.device.streams
         kernels = sum(node.op == "call_function" and node.target is not getitem for node in code.graph.nodes)
         if streams is None or kernels < self.least or not hasattr(streams.backend.torch, "CUDAGraph"):

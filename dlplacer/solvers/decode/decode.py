@@ -5,9 +5,20 @@ from operator import itemgetter
 
 import numpy as np
 
-from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, tables_of
 from dlplacer.solvers.decode.device_rules import insert_all, new_desk, work_on
-from dlplacer.solvers.decode.kernel import DEVICE, NEVER, START, Solution, filled, run_all, transfers
+from dlplacer.solvers.decode.kernel import (
+    BYTES,
+    DEVICE,
+    MEMBERS,
+    NEVER,
+    START,
+    InstanceArrays,
+    Solution,
+    filled,
+    run_all,
+    tables_of,
+    transfers,
+)
 from dlplacer.solvers.decode.machine_code import is_fast, run
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence, with_transfers
@@ -17,8 +28,8 @@ from dlplacer.solvers.instance.time_limit import count_work
 def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> Schedule:
     """The schedule in which every op starts as early as this placement and the order of these starts allow.
 
-    It obeys eq. 10 and 12 and ends no later, provided that the given starts do, where zero-time sinks may also lie
-    inside another op: such a sink moves to the end of that op, which delays nothing as nothing reads it.
+    It obeys eq. 10 and 12 and ends no later, provided that the given starts do. A zero-time sink inside another op
+    moves to the end of that op, which delays nothing as nothing reads it.
     """
     return in_sequence(instance, device, sequence(instance, device, start))
 
@@ -74,18 +85,10 @@ def decode(
     """The schedule of an order and a rule for devices; None if an op fits on no device that it may use.
 
     A block takes all its memory when its first op is placed (eq. 13), so colocated ops cannot be locked out later.
-    Sources of zero time go as near as they may be to the first op that reads them: they start at 0 anywhere.
+    Sources of zero time go as near as they may be to the first op that reads them: they start at 0 anywhere. A
+    placement is [block] → device, or -1 where the rule decides. By default machine code decides where that is worth it.
 
-    Parameters
-    ----------
-    order
-        All ops, each after what it reads.
-    placement
-        [block] → device, or -1 where the rule shall decide; None if it decides them all.
-    works_on
-        Whether no device idles while an op could run on it (`work_on`); else each op goes where it ends first.
-    fast
-        Whether to decide in machine code; by default where that is worth it.
+    If it works on, no device idles while an op could run on it (`work_on`); else each op goes where it ends first.
     """
     arrays = tables_of(instance)
     if placement is not None:

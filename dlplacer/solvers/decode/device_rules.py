@@ -9,32 +9,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlplacer.solvers.decode.arrays import (
+from dlplacer.solvers.decode.kernel import (
+    ARRIVAL,
+    ARRIVAL_RUN,
     BYTES,
     CLASS,
+    DEVICE,
+    END,
+    FIRST,
     FREES,
     IS_SOURCE,
     MEMBERS,
+    NEVER,
+    OVERFLOW,
     READERS,
     READS,
+    RUN,
+    SECOND,
     SOURCE,
+    START,
     UNIT,
     WAITS,
     WRITES,
     InstanceArrays,
     Ints,
-)
-from dlplacer.solvers.decode.kernel import (
-    ARRIVAL,
-    ARRIVAL_RUN,
-    DEVICE,
-    END,
-    FIRST,
-    NEVER,
-    OVERFLOW,
-    RUN,
-    SECOND,
-    START,
     Solution,
     begin_run,
     best_route,
@@ -142,23 +140,11 @@ def settle_rest(arrays: InstanceArrays, solution: Solution, placed: Ints) -> boo
     return True
 
 
-def insert_all(
-    arrays: InstanceArrays,
-    solution: Solution,
-    placed: Ints,
-    booked: Ints,
-    rows: Ints,
-) -> int:
+def insert_all(arrays: InstanceArrays, solution: Solution, placed: Ints, booked: Ints, rows: Ints) -> int:
     """The makespan when every op of the sequence in turn goes to the device on which it ends first; `NEVER` if none is.
 
-    Each goes into the earliest gap that holds it. Ops that move together go where the first of them goes.
-
-    Parameters
-    ----------
-    placed
-        [unit] → 0, for use inside.
-    booked, rows
-        When devices are busy, as `Solution.busy` and `Solution.uses` say it of link directions, for use inside.
+    Each goes into the earliest gap that holds it. Ops that move together go where the first of them goes. For use
+    inside there are [unit] → 0, and when devices are busy, as `Solution.busy` and `uses` say it of link directions.
     """
     ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
     begin_run(solution)
@@ -205,15 +191,10 @@ class Desk(NamedTuple):
     ----------
     placed
         [unit] → 1 where it is decided.
-    ops
-        [op, column].
     arrival
         [op, device] → when its inputs are there.
-    heaps
-        First of each device, by arrival and key, what it may run when its inputs are there; then of each device, by
-        key, what is ready.
-    rows
-        [heap] → its number of rows.
+    heaps, rows
+        For each device the ops to come by arrival and key; then for each the ops that are ready, by key. Their lengths.
     """
 
     placed: Ints
@@ -279,18 +260,9 @@ def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int) ->
             _enter(desk, here, desk.arrival[op, here], desk.ops[op, KEY])
 
 
-def _find_released(arrays: InstanceArrays, desk: Desk, op: int) -> int:
-    """List the ops that waited for an op only; how many these are."""
-    released = 0
-    for number in range(arrays.ops[op, WRITES], arrays.ops[op, WRITES + 1]):
-        request = arrays.lists[number]
-        for at in range(arrays.requests[request, READERS], arrays.requests[request, READERS + 1]):
-            reader = arrays.lists[at]
-            desk.ops[reader, MISSING] -= 1
-            if not desk.ops[reader, MISSING]:
-                desk.ops[released, RELEASED] = reader
-                released += 1
-    for number in range(arrays.ops[op, FREES], arrays.ops[op, FREES + 1]):
+def _free(arrays: InstanceArrays, desk: Desk, first: int, limit: int, released: int) -> int:
+    """Count an arc less into each op of a list, and list those that now wait for none behind others; their number."""
+    for number in range(first, limit):
         reader = arrays.lists[number]
         desk.ops[reader, MISSING] -= 1
         if not desk.ops[reader, MISSING]:
@@ -299,27 +271,39 @@ def _find_released(arrays: InstanceArrays, desk: Desk, op: int) -> int:
     return released
 
 
+def _find_released(arrays: InstanceArrays, desk: Desk, op: int) -> int:
+    """List the ops that waited for an op only; how many these are."""
+    released = 0
+    for number in range(arrays.ops[op, WRITES], arrays.ops[op, WRITES + 1]):
+        request = arrays.lists[number]
+        first, limit = arrays.requests[request, READERS], arrays.requests[request, READERS + 1]
+        released = _free(arrays, desk, first, limit, released)
+    return _free(arrays, desk, arrays.ops[op, FREES], arrays.ops[op, FREES + 1], released)
+
+
 def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tuple[int, int]:
     """The device that decides next, and when; -1 if no queue holds an op."""
     best, soonest, count = -1, NEVER, desk.arrival.shape[1]
     for here in range(count):
         ready = count + here
-        while desk.rows[ready]:
-            if _may_run(arrays, solution, desk, desk.ops[desk.heaps[ready, 0, FIRST], BY_KEY], here):
-                break
-            _leave(desk, ready)
+        _drop_void(arrays, solution, desk, ready, FIRST, here)
         now = solution.free[here]
         if not desk.rows[ready]:
-            while desk.rows[here]:
-                if _may_run(arrays, solution, desk, desk.ops[desk.heaps[here, 0, SECOND], BY_KEY], here):
-                    break
-                _leave(desk, here)
+            _drop_void(arrays, solution, desk, here, SECOND, here)
             if not desk.rows[here]:
                 continue
             now = max(now, desk.heaps[here, 0, FIRST])
         if now < soonest:
             best, soonest = here, now
     return best, soonest
+
+
+def _drop_void(arrays: InstanceArrays, solution: Solution, desk: Desk, heap: int, column: int, here: int) -> None:
+    """Take ops that may not run on a device any more from the top of a heap, which has their keys in a column."""
+    while desk.rows[heap]:
+        if _may_run(arrays, solution, desk, desk.ops[desk.heaps[heap, 0, column], BY_KEY], here):
+            break
+        _leave(desk, heap)
 
 
 def _choose(arrays: InstanceArrays, solution: Solution, desk: Desk, here: int, now: int) -> int:

@@ -1,33 +1,227 @@
-"""A schedule in the making: its tables, transfers into the first gaps of links, and the run of a sequence.
+"""Kernels: an instance as tables, a schedule in the making, transfers into gaps of links, the run of a sequence.
 
 A solution is a device for every op and a sequence of all ops but sources. It is run as `in_sequence` does: each op
 starts when its device is free and its inputs are there, which are sent when its turn comes, into the first gap on the
 links of the route on which they arrive first. All times are ticks.
 
-Compiled code copies element by element: numba takes a second or more for each slice that is assigned to.
+Compiled code passes every array by value, fields and all: few tables with named columns compile and run many times
+faster than many vectors. It copies element by element: numba takes a second or more for each slice that is assigned to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import permutations
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dlplacer.problem.route_table import ScheduledTransfer
-from dlplacer.solvers.decode.arrays import (
-    BYTES,
-    CLASS,
-    FIRST_HOLD,
-    MEMBERS,
-    READS,
-    SOURCE,
-    WAITS,
-    Floats,
-    InstanceArrays,
-    Ints,
-    hops_of,
-    tables_of,
-)
-from dlplacer.solvers.instance.instance import Instance
+from dlplacer.problem.route_table import RouteTable, ScheduledTransfer
+from dlplacer.solvers.instance.instance import FAR, Instance
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+UNLIMITED = 2**60
+"""Stands for the memory of a device without limit."""
+
+_MOST_WITH_DETOURS = 8
+"""Devices up to which routes besides the quickest are listed: each pair takes a search of its own for them."""
+
+IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES = 0, 1, 2, 4, 6, 8
+"""Columns of `InstanceArrays.ops`: whether an op starts at 0 wherever it is, its block, and the first of two limits of
+lists: ops that it waits for without reading from them (the barrier's arcs), those that wait for it so, requests that it
+reads, and requests that it is the source of."""
+
+SOURCE, CLASS, READERS = 0, 1, 2
+"""Columns of `InstanceArrays.requests`: producer, class of its size, and the first of two limits of its readers."""
+
+BYTES, MEMBERS = 0, 1
+"""Columns of `InstanceArrays.units`: footprint, and the first of two limits of its ops."""
+
+FIRST_HOLD = 2
+"""`InstanceArrays.segments`: ticks are column 0 + column 1 × bytes; from here two limits of its rows in
+`InstanceArrays.holds`."""
+
+
+class InstanceArrays(NamedTuple):
+    """An instance in tables; `ops`, `requests` and `units` have the columns above, and `lists` are for their limits.
+
+    Attributes
+    ----------
+    ticks
+        [op, device].
+    sizes, capacity
+        [request] → bytes, and [device] → bytes.
+    allowed
+        [unit, device] → 1 where all its ops may run.
+    routes
+        [class of sizes, source, target] → number of the quickest route, and how many routes there are from it on.
+    segments_at
+        [route] → its first route segment.
+    holds
+        Link direction, and two lines over the bytes: from and to which tick after the segment's start it is held.
+    """
+
+    ticks: Ints
+    ops: Ints
+    requests: Ints
+    units: Ints
+    lists: Ints
+    sizes: Floats
+    allowed: Ints
+    routes: Ints
+    segments_at: Ints
+    segments: Floats
+    holds: Floats
+    capacity: Ints
+
+
+_Request = tuple[int, int, int, Sequence[int]]
+"""Source, class of sizes, bytes, and readers."""
+
+_RouteTables = tuple[Ints, Ints, Floats, Floats]
+
+
+def tables_of(instance: Instance) -> InstanceArrays:
+    """The tables of an instance, made once."""
+    if "tables" not in instance.known:
+        instance.known["tables"] = _build_tables(instance)
+    return instance.known["tables"]  # type: ignore[no-any-return]
+
+
+def _build_tables(instance: Instance) -> InstanceArrays:
+    lists, count = list[int](), instance.op_count
+
+    def add(values: Sequence[int]) -> tuple[int, int]:
+        lists.extend(values)
+        return len(lists) - len(values), len(lists)
+
+    sent, routes = _without_links(instance) if instance.traffic is None else _over_links(instance)
+    ops = np.zeros((count, WRITES + 2), np.int64)
+    ops[list(instance.sources), IS_SOURCE] = 1
+    ops[:, UNIT] = instance.block
+    reads, writes, frees = ([list[int]() for _ in range(count)] for _ in range(3))
+    for number, (source, _, _, readers) in enumerate(sent):
+        writes[source].append(number)
+        for reader in readers:
+            reads[reader].append(number)
+    for op, arcs in enumerate(instance.predecessors):
+        read = {sent[number][0] for number in reads[op]}
+        waits = [source for source, _ in arcs if source not in read]
+        for source in waits:
+            frees[source].append(op)
+        ops[op, WAITS : WAITS + 2] = add(waits)
+    for column, rows in ((READS, reads), (WRITES, writes), (FREES, frees)):
+        for op, row in enumerate(rows):
+            ops[op, column : column + 2] = add(row)
+    requests = [(source, kind, *add(readers)) for source, kind, _, readers in sent]
+    units = [(size, *add(members)) for size, members in zip(instance.footprint, instance.members, strict=True)]
+    allowed = np.zeros((len(instance.members), instance.device_count), np.int64)
+    for block, members in enumerate(instance.members):
+        allowed[block, list(instance.allowed[members[0]])] = 1
+    return InstanceArrays(
+        np.array(instance.duration, np.int64).reshape(count, instance.device_count),
+        ops,
+        np.array(requests, np.int64).reshape(-1, READERS + 2),
+        np.array(units, np.int64),
+        np.array(lists, np.int64),
+        np.array([size for _, _, size, _ in sent], np.float64),
+        allowed,
+        *routes,
+        np.array([UNLIMITED if room is None else room for room in instance.capacity], np.int64),
+    )
+
+
+def _without_links(instance: Instance) -> tuple[Sequence[_Request], _RouteTables]:
+    """An output to all that it reaches with the same delays is one request; each pair of devices has one route."""
+    matrices: dict[int, tuple[int, Sequence[Sequence[int]]]] = {}
+    requests: dict[tuple[int, int], list[int]] = {}
+    for op, arcs in enumerate(instance.successors):
+        for target, delay in arcs:
+            kind, _ = matrices.setdefault(id(delay), (len(matrices), delay))
+            requests.setdefault((op, kind), []).append(target)
+    devices = instance.device_count
+    count = max(1, len(matrices)) * devices**2
+    table = np.stack([np.arange(count), np.ones(count, np.int64)], axis=1).reshape(-1, devices, devices, 2)
+    segments = np.zeros((count, FIRST_HOLD + 2))
+    segments[:, 0] = np.array([delay for _, delay in matrices.values()] or segments[:, 0], np.float64).reshape(-1)
+    sent = [(op, kind, 0, readers) for (op, kind), readers in requests.items()]
+    return sent, (table, np.arange(count + 1, dtype=np.int64), segments, np.zeros((0, 5)))
+
+
+def _over_links(instance: Instance) -> tuple[Sequence[_Request], _RouteTables]:
+    assert instance.traffic is not None
+    table = instance.traffic.routes
+    if table not in _of_table:
+        _of_table[table] = _timed(table, instance.device_count)
+    sizes_bytes, (classes, routes, _) = table.problem.sizes_bytes, _of_table[table]
+    sent = [(one.source, classes[one.size], sizes_bytes[one.size], one.readers) for one in instance.traffic.requests]
+    return sent, routes
+
+
+Hops = list[tuple[tuple[str, str], ...]]
+
+_of_table: WeakKeyDictionary[RouteTable, tuple[dict[int, int], _RouteTables, list[Hops]]] = WeakKeyDictionary()
+
+
+def hops_of(instance: Instance, segment: int) -> Hops:
+    """The links of the route that a segment belongs to, segment by segment; none where no route leads."""
+    assert instance.traffic is not None
+    number = np.searchsorted(tables_of(instance).segments_at, segment, side="right") - 1
+    return _of_table[instance.traffic.routes][2][number]
+
+
+def _timed(routes: RouteTable, device_count: int) -> tuple[dict[int, int], _RouteTables, list[Hops]]:
+    """Size → class, the routes, and their links.
+
+    The ticks of a route are linear in the bytes, but for rounding: two sizes tell the line.
+    """
+    alike, sizes_bytes, above = dict[int, list[int]](), routes.problem.sizes_bytes, not routes.problem.exact
+    for size, same in enumerate(routes.problem.routes):
+        # Tensors of these sizes take the same routes of least delay between all devices.
+        alike.setdefault(id(same), []).append(size)
+    table = np.zeros((max(1, len(alike)), device_count, device_count, 2), np.int64)
+    found, segments_at, segments, holds = list[Hops](), [0], list[tuple[float, ...]](), list[tuple[float, ...]]()
+    for kind, group in enumerate(alike.values()):
+        least, most = group[0], group[-1]
+        ends = sizes_bytes[least], sizes_bytes[most]
+        for source, target in permutations(range(device_count), 2):
+            several: list[Hops] = [[]]
+            if routes.joined(least, source, target):
+                timed = routes.between(least, source, target)[: None if device_count <= _MOST_WITH_DETOURS else 1]
+                several = [[segment.hops for segment in route] for route in timed]
+            table[kind, source, target] = len(found), len(several)
+            for hops in several:
+                for low, high in zip(routes.along(hops, least), routes.along(hops, most), strict=True):
+                    first = len(holds)
+                    for (link, begin, ticks), (_, later, longer) in zip(low.holds, high.holds, strict=True):
+                        until = _line(ends, begin + ticks, later + longer, above)
+                        holds.append((link, *_line(ends, begin, later), *until))
+                    segments.append((*_line(ends, low.ticks, high.ticks, above), first, len(holds)))
+                if not hops:
+                    segments.append((FAR, 0.0, len(holds), len(holds)))
+                segments_at.append(len(segments))
+            found.extend(several)
+    tables = (
+        table,
+        np.array(segments_at, np.int64),
+        np.array(segments, np.float64).reshape(-1, FIRST_HOLD + 2),
+        np.array(holds, np.float64).reshape(-1, 5),
+    )
+    return {size: kind for kind, group in enumerate(alike.values()) for size in group}, tables, found
+
+
+def _line(ends: tuple[int, int], low: int, high: int, above: bool = False) -> tuple[float, float]:
+    """Base and slope of a line through two values of ticks that is nowhere above all others, or nowhere below them.
+
+    Ticks may be rounded down. Then they lie between the line through two of them and that line plus one.
+    """
+    if ends[0] == ends[1]:
+        return low + 1e-6, 0.0
+    slope = (high - low) / (ends[1] - ends[0])
+    return low - slope * ends[0] + (1.0 if above else 1e-6), slope
+
 
 DEVICE, PLACE, START, END, PATH, DEVICE_BEFORE, PATH_BEFORE = range(7)
 """Columns of `Solution.ops`: device, place in the sequence (-1 for sources), its times, ticks from its start to the end
@@ -54,12 +248,8 @@ class Solution(NamedTuple):
 
     Attributes
     ----------
-    ops, sequence
-        [op, column], and the ops in turn.
-    arrivals
-        [request, device, column].
-    legs
-        [leg, column].
+    ops, arrivals, legs
+        [op, column], [request, device, column], [leg, column].
     busy, uses
         [link direction, use, column], and the number of uses.
     critical
@@ -69,7 +259,7 @@ class Solution(NamedTuple):
     used, free
         [device] → bytes, and a vector for use inside.
     unsent
-        What an op reads and is still to be sent, a heap for use inside: end of the producer, place in the op's list.
+        A heap for use inside, of requests that an op still waits for: end of the producer, place in the op's list.
     """
 
     ops: Ints
@@ -95,10 +285,7 @@ def filled(
 ) -> tuple[Solution, int]:
     """Tables with the run that `build` makes, and its makespan; larger ones until they hold it.
 
-    Parameters
-    ----------
-    width
-        Uses of a link direction for which there shall be room at least.
+    The first have room for `width` uses of a link direction.
     """
     while True:
         solution = _empty(tables_of(instance), devices, sequence, width)

@@ -1,8 +1,7 @@
 """Kernels in machine code: plain functions, compiled by numba from their own source, and kept for the next process.
 
-A kernel works on tables of integers and calls functions of this package only. As Python it takes about as long as code
-that is written for Python; compiled it takes a hundredth of that, after half a second to load it, or ten seconds to
-compile it.
+A kernel works on tables of integers and calls functions of this package only. Compiled, it takes a hundredth of the
+time of Python, after half a second to load it, or ten seconds to compile it.
 """
 
 import hashlib
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from threading import Event
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
@@ -40,33 +40,27 @@ def run(kernel: Callable[_P, _T], fast: bool, *arguments: _P.args, **named: _P.k
     return kernel(*map(_viewed, arguments), **named)
 
 
+_kept = Event()
+"""Set once this process knows that all kernels are compiled."""
+
+
 def is_fast(size: int) -> bool:
     """True if machine code is kept and there is much to do: so many ops × devices."""
-    return size > _WORTH_LOADING and _is_kept()
+    return size > _WORTH_LOADING and is_kept()
 
 
 def is_kept() -> bool:
-    """True if kernels need not be compiled any more, so that a first call takes a moment instead of seconds.
-
-    Where the clock counts work it is always True: what is searched must not hang on what an earlier process has kept.
-    """
-    return counts_work() or _is_kept()
+    """True if kernels need not be compiled any more, so that a first call takes a moment instead of seconds."""
+    if not _kept.is_set() and _marker().exists():
+        _kept.set()
+    return _kept.is_set()
 
 
 def keep() -> None:
     """Note that all kernels are compiled."""
-    _kept.append(True)
+    _kept.set()
     if _can_write():
         _marker().touch()
-
-
-_kept: list[bool] = []
-
-
-def _is_kept() -> bool:
-    if not _kept and _marker().exists():
-        _kept.append(True)
-    return bool(_kept)
 
 
 @cache
@@ -97,10 +91,7 @@ def _marker() -> Path:
 def machine_code(kernel: Callable[_P, _T], inner: bool = False) -> Callable[_P, _T]:
     """A kernel in machine code, which allocates nothing and leaves the interpreter's lock to others.
 
-    Parameters
-    ----------
-    inner
-        Whether only machine code calls it: then it is compiled and kept with what calls it.
+    An inner one is called by machine code only, and compiled and kept with its callers.
     """
     import numba
 
@@ -109,7 +100,7 @@ def machine_code(kernel: Callable[_P, _T], inner: bool = False) -> Callable[_P, 
     for name in kernel.__code__.co_names:
         called = names.get(name)
         if isinstance(called, FunctionType) and called.__module__.startswith("dlplacer.solvers."):
-            names[name] = machine_code(_nothing if called is ask else called, inner=True)
+            names[name] = machine_code(_never_ask if called is ask else called, inner=True)
     copy = FunctionType(kernel.__code__, names, kernel.__name__, kernel.__defaults__)
     njit: Any = numba.njit  # its types do not know all options
     settings: Any = numba.config
@@ -128,5 +119,5 @@ def _viewed(value: Any) -> Any:
     return type(value)(*map(_viewed, value)) if isinstance(value, tuple) else value
 
 
-def _nothing() -> None:
+def _never_ask() -> None:
     return

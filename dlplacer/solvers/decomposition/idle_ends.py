@@ -4,8 +4,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import product
 
-import numpy as np
-from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
 from dlplacer.solvers.bounds import Bounds, arc_delays, reachable_capacity
@@ -30,14 +28,7 @@ def charge_idle_ends(
     For every device q: its work + H·[used, first not on q] + T·[used, last not on q] ≤ the time from the start of the
     first cut op to that of the last. Proof: the first op between that runs on q has all its inputs from elsewhere, so
     it waits for the latest of them; H is the least such time over all ops between. T is the same backwards. A device
-    that is not used pays nothing.
-
-    Parameters
-    ----------
-    bounds
-        Those of the segment alone.
-    offset
-        Position of the segment's first op in the instance.
+    that is not used pays nothing. `bounds` are those of the segment alone, whose first op is at `offset`.
     """
     last, between = len(segment.ops) - 1, _between(segment)
     if not between:
@@ -61,33 +52,35 @@ def charge_idle_ends(
 def ticks_with_idle_ends(segment: GraphSegment, bounds: Bounds) -> int:
     """Least ticks of a segment, as its devices idle at its ends and hold only sums of its ops' times.
 
-    Proof: let the first cut op be on device p and the last on l. Ops between run on a device q after the first op's
-    time if q is p, else after the first of them can start there (`_entries`); and they end before the last cut op, by
-    the same backwards if q is not l. Within that time q bears no more than the largest sum of ops' times that fits.
-    The least over p and l holds whatever they are.
+    Proof: let the first cut op be on device p and the last on l. Ops between run on p after the first op's time, on
+    another device q after H; and they end before the last cut op, by T if q is not l. Within that time q bears no more
+    than the largest sum of ops' times that fits. The least over p and l holds whatever they are.
     """
     between = _between(segment)
     if not between:
         return 0
     instance, last = segment.instance, len(segment.ops) - 1
-    # [p, q] and [l, q] → ticks that are lost.
-    before = np.zeros((1, instance.device_count), dtype=np.int64)
-    if not segment.begins:
-        before = _entries(instance, 0, between, _least_entry(instance, bounds.head, between))
-    after = _entries(instance.reversed, last, between, _least_entry(instance.reversed, bounds.tail, between))
+    lost = dict(_ends(segment, bounds))
+
+    def idle(cut: int) -> list[tuple[int, ...]]:
+        """[device of a cut op] → ticks that each device loses there."""
+        first, devices = instance.duration[cut], range(instance.device_count)
+        return [tuple(first[q] if q == p else lost[cut] for q in devices) for p in instance.allowed[cut]]
+
+    before = [(0,) * instance.device_count] if segment.begins else idle(0)
     together = not segment.begins and instance.block[0] == instance.block[last]
-    pairs = zip(before, after, strict=True) if together else product(before, after)
-    idle = {tuple(sorted(map(int, first + final))) for first, final in pairs}
+    pairs = zip(before, idle(last), strict=True) if together else product(before, idle(last))
+    rows = {tuple(sorted(map(sum, zip(*pair, strict=True)))) for pair in pairs}
     ticks = [instance.shortest[op] for op in between]
     # Coarser ticks, rounded down, are a relaxation.
     unit = 1 + sum(ticks) // _MOST_UNITS
     work = [op // unit for op in ticks]
 
     def suffice(length: int) -> bool:
-        rooms = ([length - lost // unit for lost in row if lost // unit < length] for row in idle)
+        rooms = ([length - ends // unit for ends in row if ends // unit < length] for row in rows)
         return any(sum(room or 0 for room in reachable_capacity(work, several)) >= sum(work) for several in rooms)
 
-    return unit * bisect_left(range(sum(work) + min(row[0] for row in idle) // unit), True, key=suffice)
+    return unit * bisect_left(range(sum(work) + min(row[0] for row in rows) // unit), True, key=suffice)
 
 
 def _between(segment: GraphSegment) -> range:
@@ -102,36 +95,6 @@ def _ends(segment: GraphSegment, bounds: Bounds) -> list[tuple[int, int]]:
     if not segment.begins:
         ends.append((0, _least_entry(segment.instance, bounds.head, between)))
     return [(op, lost if lost < FAR else 0) for op, lost in ends]
-
-
-def _entries(instance: Instance, cut: int, between: range, least: int) -> NDArray[np.int64]:
-    """[device of a cut op, device] → the least tick at which the device can start one of the ops between.
-
-    By paths, on which each op may take whatever device is best for the one that reads it; and on other devices than the
-    cut op's by `least`.
-    """
-    count, devices = instance.device_count, list(instance.allowed[cut])
-    ready = np.full((len(devices), count), FAR, dtype=np.int64)
-    ready[range(len(devices)), devices] = 0
-    found, entry = {cut: ready}, np.full((len(devices), count), FAR, dtype=np.int64)
-    for op in instance.order:
-        arcs = instance.predecessors[op]
-        if op == cut or any(source not in found for source, _ in arcs):
-            # What leads to one of its inputs takes as long as all entries already.
-            continue
-        ready = np.zeros((len(devices), count), dtype=np.int64)
-        for source, delay in arcs:
-            ended = found[source] + np.array(instance.duration[source], dtype=np.int64)
-            ready = np.maximum(ready, (ended[:, :, None] + np.array(delay, dtype=np.int64)[None]).min(axis=1))
-        forbidden = [device for device in range(count) if device not in instance.allowed[op]]
-        ready[:, forbidden] = FAR
-        if op in between:
-            entry = np.minimum(entry, ready)
-        if (ready < entry.max(axis=1, keepdims=True)).any():
-            found[op] = ready
-    entry = np.maximum(np.minimum(entry, FAR), least if least < FAR else 0)
-    entry[range(len(devices)), devices] = [instance.duration[cut][device] for device in devices]
-    return entry
 
 
 def _least_entry(instance: Instance, head: Sequence[int], ops: Sequence[int]) -> int:

@@ -1,12 +1,12 @@
 """Cut ops: where a graph falls into segments that run one after another."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from dlplacer.problem.route_table import Traffic, TransferRequest
 from dlplacer.solvers.bounds import lower_bounds
-from dlplacer.solvers.instance.instance import Delay, Instance
+from dlplacer.solvers.instance.instance import Arcs, Delay, Instance
 from dlplacer.solvers.instance.time_limit import now
 
 _LARGEST_SERIES, _LARGEST_REFINED = 120, 60
@@ -16,18 +16,10 @@ _LARGEST_SERIES, _LARGEST_REFINED = 120, 60
 
 @dataclass(frozen=True)
 class GraphSegment:
-    """The ops that run between two consecutive cut ops.
+    """The ops from a cut op to the next, in topological order; the first segment `begins` without a cut op.
 
-    Attributes
-    ----------
-    ops
-        Positions in the whole instance, in topological order: the first cut op (unless the segment begins the graph),
-        the ops between, the last cut op.
-    instance
-        These ops alone, without memory, the last one in no time: its makespan is the time from the start of the first
-        cut op to the start of the last.
-    begins
-        Whether there is no first cut op.
+    Its instance has these ops alone, without memory, the last one in no time: its makespan is the time from the start
+    of the first cut op to the start of the last.
     """
 
     ops: tuple[int, ...]
@@ -37,14 +29,9 @@ class GraphSegment:
 
 @dataclass(frozen=True)
 class Series:
-    """Segments whose placements are coupled by colocation, to be solved together.
+    """Segments, by their numbers, whose placements are coupled by colocation, to be solved together.
 
-    Attributes
-    ----------
-    segments
-        Numbers of the segments, ascending.
-    instance
-        The segments one after another: its makespan is the sum of theirs. Ops follow in the order of the segments.
+    In its instance they run one after another: its makespan is the sum of theirs.
     """
 
     segments: tuple[int, ...]
@@ -60,30 +47,19 @@ def find_segments(instance: Instance, last: int, seconds: float = 1.0) -> list[G
     nothing; and so is what only the barrier waits for, which would be beside every cut op before it.)
 
     What is left out may be any op: a segment too large to be solved falls apart without those of its ops that have the
-    most slack, such as what the forward pass prepares for the backward pass alone.
-
-    Parameters
-    ----------
-    seconds
-        For the bounds that tell the slack.
+    most slack, such as what the forward pass prepares for the backward pass alone. The time is for the bounds that tell
+    the slack.
     """
     # On Inception's training graph this leaves 65 segments, else 34.
     instance = _without_leaves(instance)
-    return list(_fallen_apart(instance, _leading_to(instance, last), _LARGEST_SERIES, now() + seconds))
+    ops = reached(instance.predecessors, instance.order[::-1], last, instance.sources)[::-1]
+    return list(_fallen_apart(instance, ops, _LARGEST_SERIES, now() + seconds))
 
 
 def _fallen_apart(
     instance: Instance, ops: Sequence[int], largest: int, stop_at: float, begins: bool = True
 ) -> Iterator[GraphSegment]:
-    """The segments of some ops in topological order, all of which lead to the last, and lead there from the first.
-
-    Parameters
-    ----------
-    largest
-        Ops above which a segment is refined.
-    begins
-        Whether the first of the ops need not lead to all others.
-    """
+    """The segments of some ops in topological order, all of which lead to the last; refined above the largest size."""
     for before, cut in pairwise([-1, *_comparable(instance, ops)]):
         chosen = ops[max(before, 0) : cut + 1]
         if len(chosen) > 1:
@@ -94,9 +70,8 @@ def _fallen_apart(
 def _refined(instance: Instance, segment: GraphSegment, stop_at: float) -> Iterator[GraphSegment]:
     """The segments into which a large one falls without the ops of most slack; itself if it does not.
 
-    By paths alone an op of no more slack lies before every op and behind it. But heads know more than paths: an op that
-    waits for one of two tensors, whatever their devices, may have less slack than both producers. What is then on no
-    path any more is left out too, as the rows of a segment count on its inputs.
+    Heads know more than paths: an op that waits for one of two tensors, whatever their devices, may have less slack
+    than both producers. Ops then on no path any more are left out too, as the rows of a segment count on its inputs.
     """
     if now() > stop_at:
         yield segment
@@ -166,43 +141,29 @@ def with_traffic(instance: Instance, segments: Sequence[GraphSegment], several: 
     sent: dict[int, list[TransferRequest]] = {}
     for request in instance.traffic.requests:
         sent.setdefault(request.source, []).append(request)
-    return [
-        replace(series, instance=replace(series.instance, traffic=_traffic(instance.traffic, sent, segments, series)))
-        for series in several
-    ]
-
-
-def _traffic(
-    traffic: Traffic,
-    sent: Mapping[int, Sequence[TransferRequest]],
-    segments: Sequence[GraphSegment],
-    series: Series,
-) -> Traffic:
-    """The traffic of a series: what its ops send to readers in the same segment."""
-    requests: list[TransferRequest] = []
-    offset = 0
-    for number in series.segments:
-        position = {op: offset + place for place, op in enumerate(segments[number].ops)}
-        last = offset + len(position) - 1
-        for op in segments[number].ops[:-1]:
-            for request in sent.get(op, ()):
-                source = position[op]
+    found = []
+    for series in several:
+        requests, offset = list[TransferRequest](), 0
+        for ops in (segments[number].ops for number in series.segments):
+            position = {op: place for place, op in enumerate(ops, offset)}
+            for request in (request for op in ops[:-1] for request in sent.get(op, ())):
+                source = position[request.source]
                 readers = tuple(position[reader] for reader in request.readers if position.get(reader, -1) > source)
                 if readers:
                     requests.append(TransferRequest("", source, request.size, readers, readers))
-        offset = last + 1
-    return Traffic(traffic.routes, tuple(requests))
+            offset += len(ops)
+        traffic = Traffic(instance.traffic.routes, tuple(requests))
+        found.append(replace(series, instance=replace(series.instance, traffic=traffic)))
+    return found
 
 
-def _leading_to(instance: Instance, last: int) -> list[int]:
-    """An op and all from which a path leads to it, sources of zero time left out, in topological order."""
-    found, pending = {last}, [last]
-    while pending:
-        for source, _ in instance.predecessors[pending.pop()]:
-            if source not in found and source not in instance.sources:
-                found.add(source)
-                pending.append(source)
-    return [op for op in instance.order if op in found]
+def reached(arcs: Arcs, order: Sequence[int], op: int, barred: Container[int] = ()) -> list[int]:
+    """An op and all others to which arcs lead from it, in an order of all that these arcs obey."""
+    found = {op}
+    for source in order:
+        if source in found:
+            found.update(end for end, _ in arcs[source] if end not in barred)
+    return [other for other in order if other in found]
 
 
 def _comparable(instance: Instance, ops: Sequence[int]) -> list[int]:
@@ -212,14 +173,9 @@ def _comparable(instance: Instance, ops: Sequence[int]) -> list[int]:
     following such arcs from any of them ends at v, so all of them lead to v; and where one has none, it does not lead
     to v, as arcs only go up. The same holds backwards for the ops after v.
     """
-    number = {op: position for position, op in enumerate(ops)}
-    count = len(ops)
-    first_after = [
-        min((number[end] for end, _ in instance.successors[op] if end in number), default=count) for op in ops
-    ]
-    last_before = [
-        max((number[end] for end, _ in instance.predecessors[op] if end in number), default=-1) for op in ops
-    ]
+    number, count = {op: position for position, op in enumerate(ops)}, len(ops)
+    first_after = (min((number.get(end, count) for end, _ in instance.successors[op]), default=count) for op in ops)
+    last_before = [max((number.get(end, -1) for end, _ in instance.predecessors[op]), default=-1) for op in ops]
     farthest = [-1, *accumulate(first_after, max)]
     nearest = [*accumulate(reversed(last_before), min)][::-1] + [count]
     return [position for position in range(count) if farthest[position] <= position <= nearest[position + 1]]
@@ -243,15 +199,11 @@ def _without_leaves(instance: Instance) -> Instance:
 
 def relaxed(instance: Instance, ops: Sequence[int], instant: int) -> Instance:
     """The instance of some ops without memory rules, the one at position `instant` in no time."""
-    part = instance.restricted(ops)
+    part, count = instance.restricted(ops), instance.device_count
     duration = list(part.duration)
-    duration[instant] = (0,) * part.device_count
-    return replace(
-        part,
-        duration=tuple(duration),
-        footprint=(0,) * len(part.members),
-        capacity=(None,) * part.device_count,
-    )
+    duration[instant] = (0,) * count
+    footprint, capacity = (0,) * len(part.members), (None,) * count
+    return replace(part, duration=tuple(duration), footprint=footprint, capacity=capacity)
 
 
 def _in_series(instance: Instance, segments: Sequence[GraphSegment]) -> Instance:

@@ -10,20 +10,39 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
+from random import Random
 
-from dlplacer.core.errors import InternalError
+from ortools.sat.python import cp_model
+
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decode.decode import compact
 from dlplacer.solvers.decomposition.idle_ends import charge_idle_ends, ticks_with_idle_ends
-from dlplacer.solvers.decomposition.low_traffic import LowTraffic
-from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, find_segments, relaxed, with_traffic
+from dlplacer.solvers.decomposition.segments import (
+    GraphSegment,
+    Series,
+    couple,
+    find_segments,
+    reached,
+    relaxed,
+    with_traffic,
+)
 from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule, upward_ranks
 from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
+from dlplacer.solvers.ilp.cp_sat_search import (
+    SearchEnd,
+    new_solver,
+    no_schedule_error,
+    read_schedules,
+    reader,
+    search,
+    solve_in_thread,
+)
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import FAR, Instance, interchangeable
 from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import now, side_by_side
+from dlplacer.solvers.local_search.anneal import anneal_schedule
+from dlplacer.solvers.local_search.compile_ahead import compiled_in_time
 
 _FIND_SHARE, _BOUND_SHARE, _PART_BOUND_S = 0.25, 0.1, 0.5
 """Of the time that is left, to find segments and for bounds of the whole after a round; seconds for those of a part."""
@@ -48,6 +67,18 @@ _OFTEN = 4
 """Times per device from which a series comes again and again."""
 
 
+_LEAST_WORK, _MOST_S, _ANEW = 0.12, 5.0, 0.25
+"""Deterministic seconds of CP-SAT for a subproblem, seconds should these fail, and the share of known answers that are
+asked for again."""
+
+_CLOSING, _AGAIN_S, _ANNEAL_GAP = 0.005, 0.5, 0.01
+"""For a series that comes again and again: the share by which it may take longer to end where it began, seconds of
+annealing, and the gap from which these are spent."""
+
+_Question = tuple[Instance, frozenset[tuple[int, int]]]
+"""A series, and block → device where that is decided."""
+
+
 @dataclass
 class Known:
     """Bounds and best schedule of an instance; `exhausted` if its inexact model is solved: more search is vain."""
@@ -63,32 +94,21 @@ class Known:
 
 
 class SegmentChain:
-    """The segments of what leads to one op, and how far each series of them is solved; equal ones are solved once.
+    """The segments before one op, and how far each series of them is solved; equal ones are solved once.
 
-    Attributes
-    ----------
-    alone
-        The segments of joined series, each as a series of its own.
-    known
-        Instance of a segment or series → what is known of it.
+    Segments of joined series are also series of their own, in `alone`. `known` has an entry for each distinct instance.
     """
 
     def __init__(
-        self,
-        instance: Instance,
-        segments: Sequence[GraphSegment],
-        series: Sequence[Series],
-        budget: Budget,
-        known: Mapping[Instance, Known],
+        self, instance: Instance, segments: Sequence[GraphSegment], series: Sequence[Series], budget: Budget
     ) -> None:
         self.instance, self.segments, self.series, self.budget = instance, segments, series, budget
-        self.alone: list[Series] = []
-        self.known = dict(known)
+        self.alone, self.known = list[Series](), dict[Instance, Known]()
 
     @classmethod
     def of(cls, instance: Instance, segments: Sequence[GraphSegment], budget: Budget) -> "SegmentChain":
         """The chain of some segments, with bounds and list schedules of all its parts."""
-        chain = cls(instance, segments, couple(instance, segments), budget, {})
+        chain = cls(instance, segments, couple(instance, segments), budget)
         joined = {number for series in chain.series if len(series.segments) > 1 for number in series.segments}
         chain.alone = [Series((number,), segments[number].instance) for number in sorted(joined)]
         for segment in segments:
@@ -104,7 +124,8 @@ class SegmentChain:
     def with_traffic(self) -> "SegmentChain":
         """The same chain with series that have traffic, and begin with what is known of them without."""
         several = with_traffic(self.instance, self.segments, self.series)
-        chain = SegmentChain(self.instance, self.segments, several, self.budget, self.known)
+        chain = SegmentChain(self.instance, self.segments, several, self.budget)
+        chain.known |= self.known
         for before, series in zip(self.series, several, strict=True):
             if series.instance not in chain.known:
                 known = self.known[before.instance]
@@ -123,27 +144,25 @@ class SegmentChain:
         self.known[instance] = Known(bounds, incumbent)
         return self.known[instance]
 
-    def comes_again(self, instance: Instance) -> bool:
-        """True if a series comes so often, as that of a layer does, that one good schedule of it decides the whole."""
-        return self._count[instance] > _OFTEN * instance.device_count
-
     @cached_property
-    def _count(self) -> Counter[Instance]:
-        return Counter(series.instance for series in self.series)
-
-    @cached_property
-    def repeats(self) -> bool:
-        """True if some series comes again and again."""
-        return any(map(self.comes_again, self._count))
+    def repeated(self) -> set[Instance]:
+        """The series that come so often, as that of a layer does, that one good schedule of them decides the whole."""
+        count = Counter(series.instance for series in self.series)
+        return {instance for instance, times in count.items() if times > _OFTEN * instance.device_count}
 
     @property
     def open(self) -> list[Series]:
-        """The series whose best schedules are not proven yet, each once, the widest open first.
+        """The series whose best schedules are not proven yet, each once, the widest gap first.
 
-        Before them come the segments of joined ones: what each takes alone helps to prove what they take together.
-        Series of very many ops are not worth a search.
+        Segments of joined ones come before: their bounds help to prove the joint one. Very large ones are left out.
         """
-        return [*self._unproven(self.alone), *self._unproven(self.series)]
+        found = list[Series]()
+        for several in (self.alone, self.series):
+            distinct = {one.instance: one for one in several if one.instance.op_count <= _LARGEST_SEARCH}
+            left = [(self.known[part], one) for part, one in distinct.items()]
+            left = [(known, one) for known, one in left if not (known.exhausted or known.incumbent.closed)]
+            found += [one for _, one in sorted(left, key=lambda entry: -entry[0].width)]
+        return found
 
     def advance(self, work: float, stop_at: float) -> None:
         """Spend some work on every open series, one per worker at a time, until a moment of the clock (`now`)."""
@@ -170,9 +189,8 @@ class SegmentChain:
         for count in range(1, len(self.segments) + 1):
             cut = self.segments[count - 1].ops[-1]
             head[cut] = max(head[cut], before[count])
-            tail[cut] = max(
-                tail[cut], after[count] + self.instance.shortest[end] + tail[end] - self.instance.longest[cut]
-            )
+            left = after[count] + self.instance.shortest[end] + tail[end] - self.instance.longest[cut]
+            tail[cut] = max(tail[cut], left)
         return lower_bounds(self.instance, seconds, head, tail)
 
     def candidates(self) -> Iterator[Schedule]:
@@ -189,8 +207,11 @@ class SegmentChain:
             if best is None:
                 return
             if series.segments not in parts:
+                name, here = list(range(self.instance.device_count)), best.device[first]
                 there = assigned[self.instance.block[segment.ops[0]]]
-                parts[series.segments] = best, self._swap(best.device[first], there)
+                if any(here in members and there in members for members in self._interchangeable):
+                    name[here], name[there] = there, here
+                parts[series.segments] = best, name
             name = parts[series.segments][1]
             for position, op in enumerate(segment.ops, first):
                 if assigned[self.instance.block[op]] < 0:
@@ -218,7 +239,7 @@ class SegmentChain:
             late[op] = max((late[op], *(late[target] for target, _ in instance.successors[op])))
         # Where a series comes again and again, more passes find more than more rules.
         rules = ((heft, late), (list_schedule, late), (list_schedule, ranks))
-        for rule, priority in rules[: 1 if self.repeats and instance.traffic is not None else None]:
+        for rule, priority in rules[: 1 if self.repeated and instance.traffic is not None else None]:
             found = rule(instance, by_rank(instance, priority), assigned)
             if found is not None:
                 yield found
@@ -264,33 +285,9 @@ class SegmentChain:
             sums.append(total)
         return sums
 
-    def _swap(self, here: int, there: int) -> list[int]:
-        """New names of devices that put `there` in the place of `here`, if the two can be swapped."""
-        name = list(range(self.instance.device_count))
-        if any(here in members and there in members for members in self._interchangeable):
-            name[here], name[there] = there, here
-        return name
-
-    def _unproven(self, several: Sequence[Series]) -> list[Series]:
-        distinct = {one.instance: one for one in several if one.instance.op_count <= _LARGEST_SEARCH}
-        found = [(self.known[part], series) for part, series in distinct.items()]
-        left = [(known.width, series) for known, series in found if not (known.exhausted or known.incumbent.closed)]
-        return [series for _, series in sorted(left, key=lambda entry: -entry[0])]
-
 
 def search_series(chain: SegmentChain, series: Series, work: float) -> None:
-    """Improve and prove the best schedule of a series of segments, or of what follows a cut op.
-
-    Parameters
-    ----------
-    work
-        Deterministic seconds of CP-SAT.
-
-    Raises
-    ------
-    InternalError
-        If there is no schedule as good as one that is known.
-    """
+    """Improve and prove the best schedule of a series, or of what follows a cut op, by so much work of CP-SAT."""
     instance, known = series.instance, chain.known[series.instance]
     incumbent, traffic = known.incumbent, series.instance.traffic
     # CP-SAT gains from a good hint.
@@ -311,10 +308,7 @@ def search_series(chain: SegmentChain, series: Series, work: float) -> None:
     end = search(model, reader(variables, instance), heard, incumbent.budget.left_s, work)
     known.exhausted = not exact and (heard.closed or end is not SearchEnd.UNDECIDED)
     if end is SearchEnd.INFEASIBLE and exact:
-        raise InternalError(
-            f"CP-SAT finds no schedule of a segment of at most {best.makespan} ticks, where one is known; please "
-            "report this graph and topology"
-        )
+        raise no_schedule_error(best)
 
 
 def raise_suffix_bounds(
@@ -337,37 +331,110 @@ def raise_suffix_bounds(
 def suffixes(
     instance: Instance, segments: Sequence[GraphSegment], sizes: tuple[int, ...]
 ) -> Iterator[tuple[int, Instance]]:
-    """The earliest cut op that at most so many working ops follow, and what follows it; for each size in turn.
+    """The earliest cut op that at most so many working ops follow, and it and its followers; for each size in turn.
 
-    Left out are cut ops followed by ops of segments only, of which the segments' own bounds tell as much.
-
-    The part begins with the cut op, in no time; its makespan is the least tail of the op. It has no memory rules.
+    The part begins with the cut op, in no time; its makespan is the least tail of the op. It has no memory rules. Left
+    out are cut ops followed by ops of segments only, of which the segments' own bounds tell as much.
     """
     inside = {op for segment in segments for op in segment.ops}
     cuts = [segment.ops[0] for segment in segments if not segment.begins]
     cuts += [segment.ops[-1] for segment in segments[-1:]]
     done: set[int] = set()
     for size in sizes:
-        chosen: tuple[int, list[int]] | None = None
+        chosen = list[int]()
         for cut in reversed(cuts):
-            after = followers(instance, cut)
-            if sum(instance.longest[op] > 0 for op in after) > size:
+            after = reached(instance.successors, instance.order, cut)
+            if sum(instance.longest[op] > 0 for op in after[1:]) > size:
                 break
-            chosen = cut, after
-        if chosen is not None and chosen[0] not in done and not inside.issuperset(chosen[1]):
+            chosen = after
+        if chosen and chosen[0] not in done and not inside.issuperset(chosen[1:]):
             done.add(chosen[0])
-            yield chosen[0], relaxed(instance, [chosen[0], *chosen[1]], 0)
+            yield chosen[0], relaxed(instance, chosen, 0)
 
 
-def followers(instance: Instance, op: int) -> list[int]:
-    """All ops to which a path leads from an op, in topological order."""
-    found, pending = set[int](), [op]
-    while pending:
-        for target, _ in instance.successors[pending.pop()]:
-            if target not in found:
-                found.add(target)
-                pending.append(target)
-    return [other for other in instance.order if other in found]
+class LowTraffic:
+    """Schedules of the whole from those of its series that send least: *communication-minimising subproblems*.
+
+    Many placements give a series its best time. They differ in the transfers; where a link carries one at a time, these
+    delay other segments. A series that comes again and again, as that of a layer does, ends where the next one begins.
+    Equal series with equal beginnings are asked once.
+    """
+
+    def __init__(self, chain: SegmentChain) -> None:
+        self.chain, self.passes, self.random = chain, 0, Random(chain.budget.seed)
+        self.known: dict[_Question, Schedule] = {}
+
+    def schedules(self, slack: float) -> Iterator[Schedule]:
+        """Schedules in which no series takes longer than its best time and a share of it; each pass has a new seed."""
+        self.passes += 1
+        chain, block = self.chain, self.chain.instance.block
+        assigned = [-1] * len(chain.instance.members)
+        parts, answers = list[tuple[Schedule, Sequence[int]]](), dict[_Question, Schedule]()
+        for series in chain.series:
+            best = chain.known[series.instance].incumbent.best
+            if best is None or not chain.budget.left_s:
+                return
+            ops = {op: at for part, first in chain.spans(series) for at, op in enumerate(part.ops, first)}
+            decided: dict[int, int] = {}
+            for op, position in ops.items():
+                if assigned[block[op]] in series.instance.allowed[position]:
+                    decided.setdefault(series.instance.block[position], assigned[block[op]])
+            question = series.instance, frozenset(decided.items())
+            if question not in answers:
+                answers[question] = self._answer(question, decided, best, int((1 + slack) * best.makespan))
+            for op, position in ops.items():
+                if assigned[block[op]] < 0:
+                    assigned[block[op]] = answers[question].device[position]
+            parts.append((answers[question], range(chain.instance.device_count)))
+        yield from chain.combined(parts)
+
+    def _answer(self, question: _Question, decided: Mapping[int, int], best: Schedule, upper: int) -> Schedule:
+        if question[0] in self.chain.repeated:
+            return self._closed(question[0], decided, best)
+        known = self.known.get(question)
+        if known is None or known.makespan > upper or self.random.random() < _ANEW:
+            known = self.known[question] = self._solve(question[0], decided, upper) or best
+        return known
+
+    def _solve(self, instance: Instance, decided: Mapping[int, int], upper: int) -> Schedule | None:
+        """A schedule of at most so many ticks that sends least; None if none is found."""
+        model, variables = build_model(instance, self.chain.known[instance].bounds, upper)
+        for number, device in decided.items():
+            model.add(variables.place[number][device] == 1)
+        sent = [(one.used, sum(segment.ticks for segment in one.route)) for one in variables.optional_transfers]
+        model.minimize(cp_model.LinearExpr.weighted_sum([used for used, _ in sent], [ticks for _, ticks in sent]))
+        budget = self.chain.budget
+        seconds = min(_MOST_S, budget.left_s)
+        solver = new_solver(budget.workers, budget.seed + self.passes, seconds, _LEAST_WORK)
+        if solve_in_thread(solver, model, seconds, budget.stop.is_set) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return read_schedules(variables, instance, solver.boolean_value, solver.value)[-1]
+        return None
+
+    def _closed(self, instance: Instance, decided: Mapping[int, int], best: Schedule) -> Schedule:
+        """A schedule that ends on the device where it begins, unless it takes much longer than one that need not."""
+        first, last = (instance.block[op] for op in (0, instance.op_count - 1))
+        begun = {first: best.device[0], **decided}
+        returns = {last: begun[first]} if begun[first] in instance.allowed[-1] else {}
+        several = (self._improved(instance, kept, best) for kept in (returns | begun, begun))
+        found = [schedule for schedule in several if schedule is not None]
+        least = min((schedule.makespan for schedule in found), default=0)
+        return next((schedule for schedule in found if schedule.makespan <= (1 + _CLOSING) * least), best)
+
+    def _improved(self, instance: Instance, decided: Mapping[int, int], best: Schedule) -> Schedule | None:
+        """The best schedule found that keeps to what is decided, from another seed in each pass."""
+        kept = instance.limited({number: (device,) for number, device in decided.items()})
+        budget = replace(self.chain.budget_of(self.chain.budget.left_s), seed=self.chain.budget.seed + self.passes)
+        incumbent = Incumbent(budget)
+        incumbent.raise_bound(self.chain.known[instance].incumbent.bound)
+        if all(best.device[instance.members[number][0]] == device for number, device in decided.items()):
+            incumbent.offer(best)
+        for start in (construct(kept, list_schedule), construct(kept, heft)):
+            incumbent.offer(start)
+        found = incumbent.best
+        worth = found is not None and found.makespan - incumbent.bound > _ANNEAL_GAP * found.makespan
+        if worth and compiled_in_time(budget.left_s, lambda: not budget.left_s):
+            anneal_schedule(kept, incumbent, _AGAIN_S)
+        return incumbent.best
 
 
 def solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:
@@ -396,7 +463,7 @@ def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
 
     Where a series comes again and again, passes differ by chance, and nothing else does as much for the whole.
     """
-    repeats = search.chain.repeats and not search.chain.instance.memory_binds
+    repeats = bool(search.chain.repeated) and not search.chain.instance.memory_binds
     idle, stop_at = 0, now() + (1.0 if repeats else _SHARES[2]) * incumbent.budget.left_s
     while idle < _PATIENCE and not incumbent.closed and now() < stop_at:
         before = incumbent.best
@@ -417,9 +484,9 @@ def _rounds(chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, work: flo
     """Advance the open series in rounds of growing work, for a share of the time.
 
     Where links are contended and a series comes again and again, bounds of the whole come last, as those of a hundred
-    thousand ops take as long as a round, and what is put together of its series is left to `LowTraffic`.
+    thousand ops take as long as a round, and its schedules are left to `LowTraffic`.
     """
-    budget, hurry = incumbent.budget, chain.repeats and chain.instance.traffic is not None
+    budget, hurry = incumbent.budget, bool(chain.repeated) and chain.instance.traffic is not None
     alone = all(series.instance.traffic is None for series in chain.series)
     stop_at, width = now() + share * budget.left_s, -1
     while True:

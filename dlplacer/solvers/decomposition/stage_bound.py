@@ -1,8 +1,8 @@
 """A bound that knows memory and the order of layers: Lagrangian relaxation of memory over a chain of stages.
 
-The segments between cut ops run one after another. A *stage* places the blocks that occur in its segments for the first
-time, the last of which is its boundary; what its segments take depends on these and on the boundary before it. Backward
-segments over the same blocks belong to the stages of the forward ones.
+Segments between cut ops run one after another. A *stage* places the blocks that occur in its segments for the first
+time, its boundary last; its length depends on these and on the boundary before. Backward segments over the same blocks
+belong to the stages of the forward ones.
 
 Let x place the blocks, P(x) be the sum of the lengths of the segments, M_d(x) the bytes and W_d(x) the ticks of work on
 device d. In every schedule of makespan T, P(x) ≤ T, W_d(x) ≤ T and M_d(x) ≤ C_d, so that for any prices π, a_d, λ_d ≥ 0
@@ -11,8 +11,7 @@ with π + Σ a_d = 1
     T ≥ min_x [π P(x) + Σ_d a_d W_d(x) + λ_d M_d(x)] − Σ_d λ_d C_d.
 
 Dynamic programming over the device of the boundary finds the minimum. The prices come from Kelley's cutting planes
-(1960): every placement found says how its cost grows with the prices; a linear program takes the prices at which the
-least of them is greatest.
+(1960): a linear program takes the prices at which the least cost of the placements found is greatest.
 """
 
 from collections.abc import Sequence
@@ -44,12 +43,12 @@ _PRECISION, _DEAREST = 2e-4, 100.0
 
 
 class Stage(NamedTuple):
-    """The blocks that a stage places, and what every placement costs.
+    """The blocks that a stage places, the boundary last, and the cost of every placement.
 
     Attributes
     ----------
-    blocks, choices
-        The last block is the boundary; [placement][block] → device.
+    choices
+        [placement][block] → device.
     ticks
         [device of the boundary before][placement] → ticks of the stage's segments at least; None for a block in no
         segment, which is no boundary.
@@ -65,7 +64,7 @@ class Stage(NamedTuple):
 
 
 class StagePlacement(NamedTuple):
-    """A placement [block] → device, ticks of its segments, and bytes and ticks of work on every device."""
+    """A placement {block: device}, ticks of its segments, and bytes and ticks of work on every device."""
 
     device: dict[int, int]
     ticks: int
@@ -156,10 +155,7 @@ def _length(piece: Instance, device: Sequence[Ints]) -> Ints:
 def least_placement(stages: Sequence[Stage], path: int, size: Ints, work: Ints) -> tuple[int, StagePlacement]:
     """The least cost of all placements, and one that has it.
 
-    Parameters
-    ----------
-    path, size, work
-        Prices of a tick of the segments, and [device] → those of a byte and of a tick of work.
+    Prices are those of a tick of the segments, and [device] → those of a byte and of a tick of work.
     """
     value, trail = np.zeros(len(size), np.int64), list[tuple[Ints, Ints]]()
     for stage in stages:
@@ -189,13 +185,7 @@ def least_placement(stages: Sequence[Stage], path: int, size: Ints, work: Ints) 
 
 
 class StageDual:
-    """The dual problem of the stages: the best bound so far, and the placements that came up.
-
-    Parameters
-    ----------
-    capacity
-        [device] → bytes, None if unlimited.
-    """
+    """The dual problem of the stages: the best bound so far, and the placements that came up."""
 
     def __init__(self, stages: Sequence[Stage], capacity: Sequence[int | None]) -> None:
         self.stages, self.bound, self.found = stages, 0, list[StagePlacement]()
@@ -225,9 +215,8 @@ class StageDual:
         from scipy.optimize import linprog
 
         count, rooms = len(self.capacity), np.maximum(self.capacity, 1)
-        rows = [
-            [1.0, -one.ticks / self.scale, *(-one.work / self.scale), *(1.0 - one.size / rooms)] for one in self.found
-        ]
+        found, scale = self.found, self.scale
+        rows = [[1.0, -one.ticks / scale, *(-one.work / scale), *(1.0 - one.size / rooms)] for one in found]
         apart = 1.0 if any(stage.ticks is None and stage.work.any() for stage in self.stages) else 0.0
         # A price of unlimited memory would be paid and not given back.
         dearest = [(0, _DEAREST if room >= 0 else 0) for room in self.capacity]

@@ -132,9 +132,9 @@ def search_stages(
             blocks = range(len(instance.members))
             return None if placed is None else list_schedule(tighter, rank, [here[block] for block in blocks])
 
-        for attempt in attempts(problem, surrogate, schedule):
-            if attempt.schedule is not None:
-                incumbent.offer(attempt.schedule)
+        for found, *_ in attempts(problem, surrogate, schedule):
+            if found is not None:
+                incumbent.offer(found)
 
 
 def _rooms(instance: Instance) -> Ints:

@@ -1,12 +1,12 @@
 """Contiguous placement: the blocks, in the program's order, cut into one run per device.
 
-For a chain whose time is the sum of its ops and transfers the result is the best contiguous placement; where layers are
-equal and routes obey the triangle inequality no placement is better (exchange argument). Elsewhere it is a placement
-that keeps to memory, whose ops a list schedule then orders.
+For a chain whose time is the sum of its ops and transfers the result is the best contiguous placement. Elsewhere it is
+one that keeps to memory, whose ops a list schedule then orders.
 """
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,7 @@ State = tuple[tuple[int, ...], int]
 def runs_within(time: Floats, held: Floats, capacity: float) -> Floats:
     """[first unit][unit behind the last] → time of a run on a device; infinite if it does not fit or may not run there.
 
-    Parameters
-    ----------
-    time
-        [unit] → time there, infinite where it may not run.
-    held
-        [first unit][unit behind the last] → bytes.
+    `time` is [unit] → time there, infinite where it may not run; `held` the bytes of runs.
     """
     allowed = np.isfinite(time)
     spent = np.concatenate([[0.0], np.cumsum(np.where(allowed, time, 0.0))])
@@ -40,22 +35,13 @@ def runs_within(time: Floats, held: Floats, capacity: float) -> Floats:
 
 
 def alike_devices(capacity: Sequence[float], time: Floats, crossing: Floats) -> list[list[int]]:
-    """Devices that nothing tells apart, together: equal in memory, times, and costs to and from all others.
-
-    Parameters
-    ----------
-    time, crossing
-        [unit][device] and [any][device][device].
-    """
+    """Devices together that are equal in memory, [unit][device] → time, and [any][device][device] → costs."""
 
     def alike(one: int, other: int) -> bool:
         swap = np.arange(len(capacity))
         swap[[one, other]] = other, one
-        return bool(
-            capacity[one] == capacity[other]
-            and np.array_equal(time[:, one], time[:, other])
-            and np.array_equal(crossing, crossing[:, swap][:, :, swap])
-        )
+        same = capacity[one] == capacity[other] and np.array_equal(time[:, one], time[:, other])
+        return bool(same and np.array_equal(crossing, crossing[:, swap][:, :, swap]))
 
     groups: list[list[int]] = []
     for device in range(len(capacity)):
@@ -81,28 +67,32 @@ def best_runs(
     Parameters
     ----------
     groups
-        Devices that nothing tells apart, together.
+        Devices that nothing tells apart, together; used in this order only if `in_order`.
     runs
         [group] → [first unit][unit behind the last] → cost, infinite where that may not be.
     crossing
         [cut][device][device] → cost of passing on from one run to the next; None for none.
     join
         ``np.add`` for the least sum of all costs, ``np.maximum`` for the least of the largest.
-    in_order
-        Whether devices are used in the order of the groups only.
     """
     count = len(runs[0])
     begin = np.full(count, np.inf)
     begin[0] = 0.0
     best: dict[State, Floats] = {}
+
+    def passed(way: State, following: int) -> Floats:
+        """Costs at every cut after passing on from a device of one group to another device."""
+        if crossing is None:
+            return best[way]
+        one, other = groups[way[1]][0], groups[following][way[1] == following]
+        return np.asarray(join(best[way], crossing[:, one, other]))
+
     came: dict[State, tuple[Any, list[State | None], Any]] = {}
     for state, before in _states([len(group) for group in groups], in_order):
         ask_time()
         ways = [way for way in before if way is None or way in best]
         last = state[1]
-        table = np.stack(
-            [begin if way is None else _passed(best[way], groups, crossing, join, way[1], last) for way in ways]
-        )
+        table = np.stack([begin if way is None else passed(way, last) for way in ways])
         whole = join(table.min(axis=0)[:, None], runs[last])
         cut = whole.argmin(axis=0)
         best[state] = whole[cut, np.arange(count)]
@@ -118,16 +108,6 @@ def best_runs(
         chosen.append((groups[last][used[last] - 1], start, end))
         found, end = ways[int(origin[start])], start
     return chosen[::-1]
-
-
-def _passed(
-    cost: Floats, groups: Sequence[Sequence[int]], crossing: Floats | None, join: Any, last: int, following: int
-) -> Floats:
-    """Costs at every cut after passing on from a device of one group to another device."""
-    if crossing is None:
-        return cost
-    one, other = groups[last][0], groups[following][last == following]
-    return np.asarray(join(cost, crossing[:, one, other]))
 
 
 def _states(counts: Sequence[int], in_order: bool) -> Iterator[tuple[State, list[State | None]]]:
@@ -151,15 +131,7 @@ merged pairwise in order first: time grows with their square."""
 
 
 def contiguous(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
-    """The list schedule of the contiguous placement of least summed time and delay, or None if none keeps to memory.
-
-    Parameters
-    ----------
-    priority
-        [op] → place in the order of preference, as for `list_schedule`.
-    fixed
-        [block] → device, or -1 where the rule shall decide.
-    """
+    """The list schedule of the contiguous placement of least summed time and delay, or None if none keeps to memory."""
     units = units_in_order(instance, _MOST_UNITS)
     time, size = _costs(instance, units, fixed)
     devices = _candidates(time, _MOST_DEVICES)
@@ -173,9 +145,8 @@ def contiguous(instance: Instance, priority: Sequence[int], fixed: Sequence[int]
         return None
     placement = [-1] * len(instance.members)
     for device, first, last in runs:
-        for unit in units[first:last]:
-            for block in unit:
-                placement[block] = devices[device]
+        for block in chain(*units[first:last]):
+            placement[block] = devices[device]
     return list_schedule(instance, priority, placement)
 
 
@@ -189,9 +160,7 @@ def units_in_order(instance: Instance, most: int) -> list[list[int]]:
         position.append((min(working or reading, default=0), bool(working), block))
     units = [[block] for *_, block in sorted(position)]
     while len(units) > most:
-        units = [
-            [block for unit in units[position : position + 2] for block in unit] for position in range(0, len(units), 2)
-        ]
+        units = [list(chain(*units[place : place + 2])) for place in range(0, len(units), 2)]
     return units
 
 
@@ -205,10 +174,8 @@ def _costs(instance: Instance, units: list[list[int]], fixed: Sequence[int] | No
             if fixed is not None and fixed[block] >= 0:
                 devices &= {fixed[block]}
             for device in range(instance.device_count):
-                if device not in devices:
-                    time[number, device] = np.inf
-                else:
-                    time[number, device] += sum(instance.duration[op][device] for op in instance.members[block])
+                here = sum(instance.duration[op][device] for op in instance.members[block])
+                time[number, device] += here if device in devices else np.inf
     return time, [sum(instance.footprint[block] for block in unit) for unit in units]
 
 

@@ -1,4 +1,4 @@
-"""Placements by a device map, as `infer_auto_device_map` of Hugging Face Accelerate makes one from weights alone."""
+"""Devices filled one after another: by a device map of Hugging Face Accelerate, and m-TOPO (Jeon et al. 2020)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.machines.costs.device_table import is_core
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.heuristics.list_rules import Heuristic, program_order
+from dlplacer.solvers.heuristics.list_rules import Heuristic, list_schedule, program_order
 from dlplacer.solvers.heuristics.memory_packing import Fixed, Priority, fitted
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 _BUFFER = 1.25
-"""Factor on the larger of a whole layer and the mean module, as in Accelerate's `get_balanced_memory`."""
+"""Factor on the larger of a whole layer and the mean innermost module, as in Accelerate's `get_balanced_memory`."""
 
 Path = tuple[str, ...]
 """Names from the root to a module, or to a tensor, whose last name is its op."""
@@ -27,10 +27,7 @@ def sequential(problem: Problem) -> Heuristic:
 
 
 def balanced(problem: Problem) -> Heuristic:
-    """As `sequential`, but each accelerator except the last holds at most an equal share of the weights and a buffer.
-
-    The buffer is 1.25 times the larger of a layer that stays whole and the mean innermost module.
-    """
+    """As `sequential`, but each accelerator except the last holds at most its share of the weights and `_BUFFER`."""
     root, devices = _weights(problem.graph), _accelerators(problem)
     whole = _whole_classes(problem.graph).values()
     layers = (next((part.size for part in root.within() if part.path in paths), 0) for paths in whole)
@@ -62,7 +59,7 @@ class _Part:
 class _Allotment:
     """Parts handed to devices in turn, as Accelerate does: a part that is too large is opened, unless it stays whole.
 
-    On devices in `reserving`, room is kept for the largest layer that is still to come, as it may be offloaded.
+    Reserving devices keep room for the largest layer that is still to come, as it may be offloaded.
     """
 
     def __init__(
@@ -86,7 +83,8 @@ class _Allotment:
             while self.queue:
                 part = self.queue.pop(0)
                 tied, size = self._with_ties(part)
-                room = limit - used - self._reserve(device)
+                kept = map(self._largest_layer, self.queue if device in self.reserving else ())
+                room = limit - used - max(kept, default=0)
                 if size <= room:
                     found.update((each.path, device) for each in (part, *tied))
                     self.queue = [each for each in self.queue if each not in tied]
@@ -98,18 +96,14 @@ class _Allotment:
 
     def _open(self, part: _Part, tied: Sequence[_Part], room: float) -> bool:
         """Replace the part that does not fit by what it holds: the part itself, or one that a shared tensor joins."""
-        if tied and part.size <= room:
-            other = next((each for each in tied if self._can_open(each)), None)
-            if other is None:
-                return False
-            place = self.queue.index(other)
-            self.queue[place : place + 1] = other.parts
-            self.queue.insert(0, part)
-            return True
-        if self._can_open(part):
-            self.queue[:0] = part.parts
-            return True
-        return False
+        candidates = tied if tied and part.size <= room else (part,)
+        opened = next((each for each in candidates if self._can_open(each)), None)
+        if opened is None:
+            return False
+        self.queue.insert(0, part)
+        place = self.queue.index(opened)
+        self.queue[place : place + 1] = opened.parts
+        return True
 
     def _can_open(self, part: _Part) -> bool:
         return bool(part.modules) and part.path not in self.whole
@@ -128,9 +122,6 @@ class _Allotment:
                     size += holder.size - self.sizes[path]
                     tied.append(holder)
         return tied, size
-
-    def _reserve(self, device: int) -> int:
-        return max(map(self._largest_layer, self.queue), default=0) if device in self.reserving else 0
 
     def _largest_layer(self, part: _Part) -> int:
         """Bytes of the largest module within that is not opened."""
@@ -225,3 +216,41 @@ def _names(path: str | None) -> Path:
 
 def _holds(outer: Path, inner: Path) -> bool:
     return inner[: len(outer)] == outer
+
+
+def m_topo(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
+    """The schedule of m-TOPO, or None if memory does not suffice for its placement.
+
+    In the program's order ops fill the first device up to a cap, then the second, and so on. The cap is an equal share
+    of all footprints plus the largest of them, and never more than the device's memory.
+
+    Other than in the paper, a block that may not go where its turn is goes where most room is, a graph without
+    footprints is shared out by time, and ops are list-scheduled on the placement.
+    """
+    order = program_order(instance)
+    sites = fitted(instance, _in_turn(instance, order), order, fixed)
+    return None if sites is None else list_schedule(instance, priority, sites)
+
+
+def _in_turn(instance: Instance, order: Sequence[int]) -> list[int | None]:
+    """[block] → device whose turn it is when the first op of the block comes; None for blocks of sources only."""
+    sizes, capacity = instance.footprint, instance.capacity
+    if not any(sizes):
+        sizes = tuple(int(sum(map(instance.mean_duration.__getitem__, ops))) for ops in instance.members)
+        capacity = (None,) * instance.device_count
+    cap = sum(sizes) // instance.device_count + max(sizes)
+    limits = [cap if room is None else min(cap, room) for room in capacity]
+    wished: list[int | None] = [None] * len(sizes)
+    turn, used, counted = 0, 0, set[int]()
+    for op in order:
+        if op in instance.sources or wished[instance.block[op]] is not None:
+            continue
+        read = (instance.block[source] for source, _ in instance.source_arcs[op])
+        added = {instance.block[op], *read} - counted
+        size = sum(sizes[block] for block in added)
+        if used + size > limits[turn] and turn + 1 < instance.device_count:
+            turn, used = turn + 1, 0
+        wished[instance.block[op]] = turn
+        used += size
+        counted |= added
+    return wished

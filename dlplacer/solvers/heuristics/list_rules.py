@@ -15,7 +15,7 @@ def list_schedule(instance: Instance, priority: Priority, fixed: Fixed = None) -
 
     Of the ops whose data are there, a free device takes the preferred one.
     """
-    return decode(instance, in_order(priority), fixed, works_on=True)
+    return decode(instance, sorted(range(len(priority)), key=priority.__getitem__), fixed, works_on=True)
 
 
 def heft(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
@@ -24,27 +24,18 @@ def heft(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedul
     Ops are taken by rising `priority`, which must put every op after all that it reads; each goes to the device where
     it ends first, into the earliest gap that holds it. Where there is traffic, what it reads goes into gaps of links.
     """
-    return decode(instance, in_order(priority), fixed)
+    return decode(instance, sorted(range(len(priority)), key=priority.__getitem__), fixed)
 
 
 def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
-    """[op] → mean duration + the largest of mean delay + rank over its readers, in ticks (their eq. 8).
+    """[op] → mean duration + the largest of weighted mean delay + rank over its readers, in ticks (their eq. 8).
 
     Durations are averaged over the allowed devices, delays over the pairs of different devices that the two ops may use
     and that a route joins.
-
-    Parameters
-    ----------
-    delay_weight
-        Factor on the delays; 0 ranks by work alone.
     """
     key = f"upward ranks {delay_weight}"
-    if key not in instance.known:
-        instance.known[key] = _upward_ranks(instance, delay_weight)
-    return instance.known[key]  # type: ignore[no-any-return]
-
-
-def _upward_ranks(instance: Instance, delay_weight: float) -> list[float]:
+    if key in instance.known:
+        return instance.known[key]  # type: ignore[no-any-return]
     ranks = [0.0] * instance.op_count
     for op in reversed(instance.order):
         ask_time()
@@ -55,6 +46,7 @@ def _upward_ranks(instance: Instance, delay_weight: float) -> list[float]:
                 reach += delay_weight * arc_delays(instance, op, target, delay).mean
             below = max(below, reach)
         ranks[op] = below + instance.mean_duration[op]
+    instance.known[key] = ranks
     return ranks
 
 
@@ -64,11 +56,6 @@ def by_rank(instance: Instance, ranks: Sequence[float]) -> list[int]:
     for position, op in enumerate(sorted(instance.order, key=lambda op: -ranks[op])):
         place[op] = position
     return place
-
-
-def in_order(place: Sequence[int]) -> list[int]:
-    """The ops by their places."""
-    return sorted(range(len(place)), key=place.__getitem__)
 
 
 def program_order(instance: Instance) -> list[int]:

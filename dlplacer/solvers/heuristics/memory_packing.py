@@ -76,12 +76,8 @@ def fitted(
 ) -> list[int] | None:
     """[block] → the device wished for it, or one with most room where that may not be or is full; None if none is left.
 
-    Parameters
-    ----------
-    wished
-        [block] → device, or None for one that goes where most room is left in the end.
-    ops
-        In the order in which they claim memory; sources of zero time wait for their first reader.
+    A block with no wish goes where most room is left in the end. Ops claim memory in the given order; sources of zero
+    time wait for their first reader.
     """
     occupancy = Occupancy(instance, fixed)
     for op in ops:

@@ -25,29 +25,21 @@ def available() -> bool:
 def min_cut(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The list schedule on a partition of least cut, or None if memory does not suffice for that placement.
 
-    METIS divides the blocks by recursive bisection. They weigh their mean durations; a part gets weight in proportion
-    to the speed of its device, and the total least delay of the arcs between the parts shall be small. METIS knows
-    neither the direction of arcs nor pins nor memory: a block goes to the device of its part where that is possible,
-    else to one with most room. Sources of zero time are not divided but follow their first reader.
+    METIS divides the blocks, which weigh their mean durations, by recursive bisection; a part gets weight in proportion
+    to the speed of its device, and the sum of the least delays of arcs between parts is small. A block goes to the
+    device of its part if pins and memory admit it, else where most room is. Sources follow their first reader.
 
-    Raises
-    ------
-    InputError
-        If pymetis is not installed.
+    Raises InputError if pymetis is not installed.
     """
     if fixed is None or -1 in fixed:
+        if not available():
+            raise InputError(
+                "method 'min-cut' needs the package pymetis; install it with: pip install 'dlplacer[partition]'"
+            )
         if "min-cut" not in instance.known:
-            instance.known["min-cut"] = _divided(instance, _metis())
+            instance.known["min-cut"] = _divided(instance, importlib.import_module("pymetis"))
         fixed = fitted(instance, instance.known["min-cut"], instance.order, fixed)
     return None if fixed is None else list_schedule(instance, priority, fixed)
-
-
-def _metis() -> ModuleType:
-    if not available():
-        raise InputError(
-            "method 'min-cut' needs the package pymetis; install it with: pip install 'dlplacer[partition]'"
-        )
-    return importlib.import_module("pymetis")
 
 
 def _divided(instance: Instance, metis: ModuleType) -> list[int]:

@@ -1,9 +1,8 @@
 """Models of the placement alone: is there any that all rules but time allow, and which has the least largest load?
 
 Every placement can be scheduled, one op after another. So without memory over time a problem is infeasible exactly if
-no placement exists. Loads are those of steady state; or one alone, the length of a path through all ops, if ops run one
-after another whatever the placement. With a literal for each device pair of an arc the linear relaxation is that of
-paths through (op, device), which is close; that of a model with start times, whose delays hang on clauses, is not.
+no placement exists. With a literal for each device pair of an arc the linear relaxation is that of paths through
+(op, device), which is close; that of a model with start times, whose delays hang on clauses, is not.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -33,18 +32,13 @@ FAMILIES = ("memory", "pins", "colocation", "routes")
 Place = Sequence[int]
 """[block] → device."""
 
+_Travels = dict[tuple[int, int], cp_model.IntVar]
+
 
 class AssignmentModel:
-    """The model of an instance's placements, and of loads, the largest of which is minimised.
+    """The model of an instance's placements, and of loads, the largest of which is minimised from `least` to `most`.
 
-    Parameters
-    ----------
-    loads
-        None for a model of placements alone.
-    least, most
-        Bounds on the largest load in ticks.
-    without
-        Families to ignore, or `WORKING`.
+    `without` names families to ignore, or `WORKING`.
     """
 
     def __init__(
@@ -60,6 +54,7 @@ class AssignmentModel:
         self.largest = self.model.new_int_var(least, most, "largest")
         variables = Variables(constraints.place_blocks(self.model, instance), (), self.largest)
         self.place = variables.place
+        # Auxiliary variables, and their values under a placement.
         self.values: list[tuple[cp_model.IntVar, Callable[[Place], int]]] = []
         constraints.place_every_op(self.model, instance, variables)
         if "routes" not in without:
@@ -94,13 +89,15 @@ class AssignmentModel:
             self.model.add(cp_model.LinearExpr.weighted_sum(*weighted) <= self.largest)
         self.model.minimize(self.largest)
 
-    def _travels(self, source: int, readers: tuple[int, ...]) -> dict[tuple[int, int], cp_model.IntVar]:
+    def _travels(self, source: int, readers: tuple[int, ...]) -> _Travels:
         """Device pair → whether the source is on the one, and a reader on the other."""
         sources, single = self.place[source], len(readers) == 1
         targets = list(dict.fromkeys(device for reader in readers for device in self.place[reader]))
 
         def joins(a: int, b: int) -> cp_model.IntVar:
-            return self._new_bool(lambda where: where[source] == a and any(where[each] == b for each in readers))
+            literal = self.model.new_bool_var("")
+            self.values.append((literal, lambda where: where[source] == a and b in [where[each] for each in readers]))
+            return literal
 
         found = {(a, b): joins(a, b) for a in sources for b in targets if single or a != b}
         if single:
@@ -117,12 +114,7 @@ class AssignmentModel:
         return found
 
     def _paid_once(
-        self,
-        source: int,
-        readers: tuple[int, ...],
-        a: int,
-        ticks: Mapping[int, int],
-        travels: Mapping[tuple[int, int], cp_model.IntVar],
+        self, source: int, readers: tuple[int, ...], a: int, ticks: Mapping[int, int], travels: _Travels
     ) -> list[tuple[Literal, int]]:
         """The sender on a device pays for its longest transfer of a tensor."""
         paid = {b: each for b, each in ticks.items() if 0 < each < FAR}
@@ -152,22 +144,12 @@ class AssignmentModel:
         """[block] → device of a solution."""
         return [next(device for device, there in row.items() if is_true(there)) for row in self.place]
 
-    def _new_bool(self, value: Callable[[Place], int]) -> cp_model.IntVar:
-        """A literal that is true where `value` of a placement is."""
-        literal = self.model.new_bool_var("")
-        self.values.append((literal, value))
-        return literal
-
 
 def leave_working_room(model: cp_model.CpModel, problem: Problem, place: Sequence[Mapping[int, Literal]]) -> None:
     """While an op of some time runs, its device holds its block and all others there, its inputs, output and workspace.
 
     An input counts as the original where its producer lies on the device, and as the copies sent where it does not.
-
-    Parameters
-    ----------
-    place
-        [op] → device → literal.
+    `place` is [op] → device → literal.
     """
     if problem.op_count * problem.device_count > _MOST_WORKING:
         return
@@ -203,14 +185,9 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
     """Return whether the question was decided in time, and [op] → device of a placement that breaks no family, if any.
 
     Where time is up it is undecided; `OutOfTimeError` is not raised, as a proof that is explained is not to be lost.
-
-    Parameters
-    ----------
-    without
-        Families to ignore, or `WORKING`.
+    `without` names families to ignore, or `WORKING`.
     """
-    until = now() + seconds
-    instance = _instance_without(problem, without)
+    until, instance = now() + seconds, _instance_without(problem, without)
     try:
         with ends_when(lambda: now() > until):
             model = AssignmentModel(problem, instance, without=without)
@@ -226,15 +203,15 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
 
 
 def _instance_without(problem: Problem, without: Container[str]) -> Instance:
-    """The problem's instance, where groups may be torn apart or every device is allowed if these rules are left out."""
+    """The problem's instance without groups, or with every device allowed, if these rules are left out."""
     instance = build_instance(problem)
     if "colocation" in without:
-        more = instance.op_count - problem.op_count
+        every = range(instance.op_count)
         instance = replace(
             instance,
-            block=tuple(range(instance.op_count)),
-            members=tuple((op,) for op in range(instance.op_count)),
-            footprint=(*problem.footprint_bytes, *(0,) * more),
+            block=tuple(every),
+            members=tuple((op,) for op in every),
+            footprint=(*problem.footprint_bytes, *(0 for _ in every[problem.op_count :])),
             allowed=(*problem.allowed, *instance.allowed[problem.op_count :]),
         )
     if "pins" in without:

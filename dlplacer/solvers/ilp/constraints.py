@@ -34,7 +34,7 @@ class OptionalTransfer:
 
 @dataclass(frozen=True)
 class Variables:
-    """The variables of an instance.
+    """The variables of an instance; the constraints fill the last four fields.
 
     Attributes
     ----------
@@ -42,18 +42,15 @@ class Variables:
         [block] → device → literal, true if the block is there: P(k, n).
     start
         [op] → its start tick T(k); the constant 0 for sources of zero time.
-    makespan
-        The objective.
     far
         (block, block, pairs of devices) → literal that is true if the blocks are on one of these pairs; it may also be
-        true elsewhere, which only lengthens a delay. Filled by the constraints.
+        true elsewhere, which only lengthens a delay.
     away
         (device, blocks, block) → literal that is true if one of the blocks is there and the last one is not.
     optional_transfers
-        The routes of all transfer requests, where transfers are part of the model. Filled by the constraints.
+        The routes of all transfer requests, where transfers are part of the model.
     left_out
-        Transfer requests that may take other routes too: no bound may rest on the model then. Filled by the
-        constraints.
+        Transfer requests that may take other routes too: no bound may rest on the model then.
     """
 
     place: tuple[dict[int, Literal], ...]
@@ -78,7 +75,17 @@ def create_variables(model: cp_model.CpModel, instance: Instance, bounds: Bounds
 
 def place_blocks(model: cp_model.CpModel, instance: Instance) -> tuple[dict[int, Literal], ...]:
     """[block] → device → literal, true if the block is there: P(k, n)."""
-    return tuple(_place(model, instance.allowed[ops[0]], block) for block, ops in enumerate(instance.members))
+
+    def literals(block: int, devices: Sequence[int]) -> dict[int, Literal]:
+        if len(devices) == 1:
+            return {devices[0]: model.new_constant(1)}
+        # One literal and its negation: half the variables, and no exactly-one row.
+        if len(devices) == 2:
+            literal = model.new_bool_var(f"place{block}")
+            return {devices[0]: literal, devices[1]: literal.negated()}
+        return {device: model.new_bool_var(f"place{block}_{device}") for device in devices}
+
+    return tuple(literals(block, instance.allowed[ops[0]]) for block, ops in enumerate(instance.members))
 
 
 def duration(instance: Instance, variables: Variables, op: int) -> Linear | int:
@@ -86,9 +93,7 @@ def duration(instance: Instance, variables: Variables, op: int) -> Linear | int:
     if instance.shortest[op] == instance.longest[op]:
         return instance.shortest[op]
     literals = variables.place[instance.block[op]]
-    return cp_model.LinearExpr.weighted_sum(
-        list(literals.values()), [instance.duration[op][device] for device in literals]
-    )
+    return Linear.weighted_sum(list(literals.values()), [instance.duration[op][device] for device in literals])
 
 
 def hint(
@@ -111,16 +116,6 @@ def hint(
         model.add_hint(literal, used and placement[other] != there)
     end = max(begin + instance.duration[op][device[op]] for op, begin in enumerate(start))
     model.add_hint(variables.makespan, end)
-
-
-def _place(model: cp_model.CpModel, devices: Sequence[int], block: int) -> dict[int, Literal]:
-    if len(devices) == 1:
-        return {devices[0]: model.new_constant(1)}
-    # One literal and its negation: half the variables, and no exactly-one row.
-    if len(devices) == 2:
-        literal = model.new_bool_var(f"place{block}")
-        return {devices[0]: literal, devices[1]: literal.negated()}
-    return {device: model.new_bool_var(f"place{block}_{device}") for device in devices}
 
 
 _ORDERED_BLOCKS = 40
@@ -168,10 +163,13 @@ def respect_precedence(
             model.add(variables.start[target] >= end + levels[0])
             steps: list[tuple[int, Literal]] = []
             for below, level in pairwise(levels):
-                pairs = _pairs(instance, op, target, delay, level)
-                steps.append((level - below, _far(model, instance, variables, op, target, pairs)))
+                key = instance.block[op], instance.block[target], _pairs(instance, op, target, delay, level)
+                if key not in variables.far:
+                    variables.far[key] = model.new_bool_var("")
+                    _imply(model, variables, key[:2], key[2], variables.far[key])
+                steps.append((level - below, variables.far[key]))
             if steps:
-                travel = cp_model.LinearExpr.weighted_sum([far for _, far in steps], [step for step, _ in steps])
+                travel = Linear.weighted_sum([far for _, far in steps], [step for step, _ in steps])
                 model.add(variables.start[target] >= end + levels[0] + travel)
 
 
@@ -188,9 +186,8 @@ def run_one_op_at_a_time(model: cp_model.CpModel, instance: Instance, variables:
             continue
         for device, literal in variables.place[instance.block[op]].items():
             ticks = instance.duration[op][device]
-            resources[device].append(
-                model.new_optional_fixed_size_interval_var(start, ticks, literal, f"run{op}_{device}")
-            )
+            interval = model.new_optional_fixed_size_interval_var(start, ticks, literal, f"run{op}_{device}")
+            resources[device].append(interval)
     # Disjunctive only: a redundant cumulative over all devices made proofs slightly slower.
     for resource in resources:
         if len(resource) > 1:
@@ -200,14 +197,11 @@ def run_one_op_at_a_time(model: cp_model.CpModel, instance: Instance, variables:
 def fit_into_memory(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
     """Eq. 13: Σ_k M(k)·P(k, n) ≤ Mem(n), divided by the greatest common divisor of the footprints."""
     for device, capacity in enumerate(instance.capacity):
-        here = [
-            (size, literals[device])
-            for size, literals in zip(instance.footprint, variables.place, strict=True)
-            if size and device in literals
-        ]
+        sizes = zip(instance.footprint, variables.place, strict=True)
+        here = [(size, literals[device]) for size, literals in sizes if size and device in literals]
         if capacity is not None and sum(size for size, _ in here) > capacity:
             unit = gcd(*(size for size, _ in here))
-            used = cp_model.LinearExpr.weighted_sum([there for _, there in here], [size // unit for size, _ in here])
+            used = Linear.weighted_sum([there for _, there in here], [size // unit for size, _ in here])
             model.add(used <= capacity // unit)
 
 
@@ -228,10 +222,8 @@ def bound_loads(model: cp_model.CpModel, instance: Instance, variables: Variable
         ops = [op for op, devices in enumerate(instance.allowed) if device in devices and instance.duration[op][device]]
         if ops:
             idle = min(bounds.head[op] for op in ops) + min(bounds.tail[op] for op in ops)
-            work = cp_model.LinearExpr.weighted_sum(
-                [variables.place[instance.block[op]][device] for op in ops],
-                [instance.duration[op][device] for op in ops],
-            )
+            here = [variables.place[instance.block[op]][device] for op in ops]
+            work = Linear.weighted_sum(here, [instance.duration[op][device] for op in ops])
             model.add(work <= variables.makespan - idle)
 
 
@@ -266,17 +258,6 @@ def _levels(instance: Instance, op: int, target: int, delay: Delay) -> list[int]
 
 def _pairs(instance: Instance, op: int, target: int, delay: Delay, level: int) -> Pairs:
     return frozenset((a, b) for a in instance.allowed[op] for b in instance.allowed[target] if delay[a][b] >= level)
-
-
-def _far(
-    model: cp_model.CpModel, instance: Instance, variables: Variables, op: int, target: int, pairs: Pairs
-) -> Literal:
-    """A literal that is true if the two ops are on one of the pairs."""
-    key = instance.block[op], instance.block[target], pairs
-    if key not in variables.far:
-        variables.far[key] = model.new_bool_var("")
-        _imply(model, variables, key[:2], pairs, variables.far[key])
-    return variables.far[key]
 
 
 def _imply(

@@ -28,16 +28,9 @@ _SECONDS_OF_WORK = 4.0
 def new_solver(
     workers: int, seed: int, seconds: float, work: float = math.inf, relaxes_well: bool = False
 ) -> cp_model.CpSolver:
-    """A solver with the parameters that every search here uses.
+    """A solver with limits of the time that passes and of CP-SAT's deterministic seconds.
 
-    The inclusion work limit of 0 guards against wrong OPTIMAL answers (OR-Tools issue 5293).
-
-    Parameters
-    ----------
-    seconds, work
-        Limits of the time that passes, and of CP-SAT's deterministic seconds.
-    relaxes_well
-        Whether the linear relaxation is close: then searches are those that CP-SAT chooses itself, which use it.
+    If the linear relaxation of the model is close, searches are those that CP-SAT chooses itself, which use it.
     """
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = workers
@@ -68,8 +61,7 @@ def solve_in_thread(
 ) -> cp_model.CpSolverStatus | None:
     """The status with which CP-SAT ends; None if it does not heed its limits and is left behind.
 
-    In a thread, as Ctrl-C and `look`, which says whether to end, have to be heard during presolve, which calls nothing
-    back.
+    It runs in a thread, as presolve calls nothing back: meanwhile Ctrl-C is heard, and `look` says whether to end.
     """
     try:
         status = in_thread(lambda: solver.solve(model, listener), seconds, look, solver.stop_search)
@@ -89,10 +81,9 @@ def read_schedules(
     is_true: Callable[[Literal], bool],
     value: Callable[[cp_model.IntVar], int],
 ) -> list[Schedule]:
-    """The schedules that a solution suggests, all things as early as its order allows.
+    """The schedules that a solution suggests, as early as its order allows.
 
-    If transfers are part of the model: as it is, which may be needed where waiting saves memory, moved early, and with
-    transfers decided anew.
+    If transfers are part of the model, also as it is, since waiting may save memory, and with transfers decided anew.
     """
     place = [next(device for device, there in row.items() if is_true(there)) for row in variables.place]
     start = tuple(map(value, variables.start))
@@ -124,6 +115,14 @@ class SearchEnd(Enum):
     UNDECIDED = "time or work was up first"
 
 
+def no_schedule_error(known: Schedule) -> InternalError:
+    """The error for a model that is proved infeasible, where a schedule of it is known."""
+    return InternalError(
+        f"CP-SAT finds no schedule of at most {known.makespan} ticks, where one is known; please report this graph and "
+        "topology"
+    )
+
+
 _ENDS = {cp_model.INFEASIBLE: SearchEnd.INFEASIBLE, cp_model.OPTIMAL: SearchEnd.OPTIMAL}
 
 
@@ -135,10 +134,9 @@ def search(
     work: float = math.inf,
     relaxes_well: bool = False,
 ) -> SearchEnd:
-    """Solve a model for some time and return what is proven; better schedules and bounds go to the incumbent.
+    """Solve a model for some time and return the proof; better schedules and bounds go to the incumbent.
 
-    A solver that does not heed the time limit is left behind. The parameters are those of `new_solver`; several workers
-    get as much time as their work takes one.
+    A solver that does not heed the limits of `new_solver` is left behind.
     """
     budget = incumbent.budget
     if seconds <= 0:

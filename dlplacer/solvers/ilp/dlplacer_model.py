@@ -7,11 +7,10 @@ relaxation.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortools.sat.python import cp_model
 
@@ -24,9 +23,6 @@ from dlplacer.solvers.ilp.constraints import Literal, Variables, duration
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.time_limit import ask_time
 
-if TYPE_CHECKING:
-    from ortools.linear_solver.python import model_builder
-
 _OPEN = 2**62
 """Sides of a row from which it is open."""
 
@@ -34,21 +30,10 @@ Uses = Mapping[tuple[str, str], cp_model.IntVar]
 """Link direction → C(e, l): 1 where edge e is sent over link l."""
 
 
-@dataclass(frozen=True)
-class DlplacerModel:
-    """The model of a problem, and its variables P(k, n), T(k) and makespan, with a P for each colocated block."""
+def build_dlplacer_model(problem: Problem) -> tuple[cp_model.CpModel, Variables]:
+    """The model of a problem whose delays are those of eq. 11, and its P(k, n) for each block, T(k) and makespan.
 
-    model: cp_model.CpModel
-    variables: Variables
-
-
-def build_dlplacer_model(problem: Problem) -> DlplacerModel:
-    """The model of a problem whose delays are those of eq. 11.
-
-    Raises
-    ------
-    InputError
-        If the problem has delays of another kind: then a sum over links would bound nothing.
+    Raises InputError if the problem has delays of another kind: then a sum over links would bound nothing.
     """
     if problem.options.delay != "store-and-forward":
         raise InputError(
@@ -73,7 +58,7 @@ def build_dlplacer_model(problem: Problem) -> DlplacerModel:
     for op, begin in enumerate(start):
         model.add(variables.makespan >= begin + duration(instance, variables, op))
     model.minimize(variables.makespan)
-    return DlplacerModel(model, variables)
+    return model, variables
 
 
 def _send(model: cp_model.CpModel, problem: Problem, instance: Instance, variables: Variables) -> None:
@@ -82,13 +67,13 @@ def _send(model: cp_model.CpModel, problem: Problem, instance: Instance, variabl
     for number, arc in enumerate(problem.arcs):
         ask_time()
         uses = {hop: model.new_bool_var(f"C_{number}_{'_'.join(hop)}") for hop in links}
-        _keep_flow(model, problem, instance, variables, (arc.source, arc.target), uses)
+        produced, read = (variables.place[instance.block[op]] for op in (arc.source, arc.target))
+        _keep_flow(model, problem, (produced, read), uses)
         size_bytes = problem.sizes_bytes[arc.size]
-        delay = [
-            ticks(link_delay_s(link, size_bytes, exact), problem.tick_s) * uses[hop] for hop, link in links.items()
-        ]
+        delay = [ticks(link_delay_s(link, size_bytes, exact), problem.tick_s) for link in links.values()]
         end = variables.start[arc.source] + duration(instance, variables, arc.source)
-        model.add(variables.start[arc.target] >= end + cp_model.LinearExpr.sum(delay))
+        travel = cp_model.LinearExpr.weighted_sum(list(uses.values()), delay)
+        model.add(variables.start[arc.target] >= end + travel)
         sent.add((arc.source, arc.target))
     for target, arcs in enumerate(instance.predecessors):
         for source in (source for source, _ in arcs if (source, target) not in sent):
@@ -97,15 +82,10 @@ def _send(model: cp_model.CpModel, problem: Problem, instance: Instance, variabl
 
 
 def _keep_flow(
-    model: cp_model.CpModel,
-    problem: Problem,
-    instance: Instance,
-    variables: Variables,
-    ends: tuple[int, int],
-    uses: Uses,
+    model: cp_model.CpModel, problem: Problem, ends: tuple[Mapping[int, Literal], Mapping[int, Literal]], uses: Uses
 ) -> None:
     """Eq. 8 and 9: of the links of a node one more leads out where the producer is, one more in where the reader is."""
-    produced, read = (variables.place[instance.block[op]] for op in ends)
+    produced, read = ends
     nodes = {node for hop in uses for node in hop} | set(problem.topology.device_index)
     for node in sorted(nodes):
         out = [literal for hop, literal in uses.items() if hop[0] == node]
@@ -136,16 +116,13 @@ def _run_in_turn(model: cp_model.CpModel, problem: Problem, instance: Instance, 
 def export_model(problem: Problem, path: Path) -> None:
     """Write the model of a problem for other solvers: ``.mps``, or CP-SAT's own ``.pb.txt``.
 
-    Raises
-    ------
-    InputError
-        If the file's name ends in neither, or as `build_dlplacer_model` does.
+    Raises InputError if the file's name ends in neither, or as `build_dlplacer_model` does.
     """
     texts: dict[str, Callable[[cp_model.CpModel], str]] = {".mps": _mps, ".pb.txt": lambda model: str(model.proto)}
     text = next((each for ending, each in texts.items() if path.name.endswith(ending)), None)
     if text is None:
         raise InputError(f"export {str(path)!r}: end the name in .mps or .pb.txt")
-    write_bytes(path, text(build_dlplacer_model(problem).model).encode())
+    write_bytes(path, text(build_dlplacer_model(problem)[0]).encode())
 
 
 def _mps(model: cp_model.CpModel) -> str:
@@ -153,19 +130,14 @@ def _mps(model: cp_model.CpModel) -> str:
 
     # Rows hold the least and the greatest number of 64 bits where they are open.
     new_model: Any = model_builder.Model
-    linear, columns = new_model(), list[model_builder.Variable]()
-    for variable in model.proto.variables:
-        least, most = list(variable.domain)
-        columns.append(linear.new_int_var(least, most, variable.name))
+    linear = new_model()
+    columns = [linear.new_int_var(*variable.domain, variable.name) for variable in model.proto.variables]
+
+    def summed(terms: Any) -> model_builder.LinearExpr:
+        return model_builder.LinearExpr.weighted_sum([columns[number] for number in terms.vars], list(terms.coeffs))
+
     for row in model.proto.constraints:
         least, most = (side if abs(side) < _OPEN else math.copysign(math.inf, side) for side in list(row.linear.domain))
-        linear.add_linear_constraint(_sum(columns, row.linear), least, most)
-    linear.minimize(_sum(columns, model.proto.objective))
+        linear.add_linear_constraint(summed(row.linear), least, most)
+    linear.minimize(summed(model.proto.objective))
     return str(linear.export_to_mps_string())
-
-
-def _sum(columns: "Sequence[model_builder.Variable]", terms: Any) -> "model_builder.LinearExpr":
-    from ortools.linear_solver.python import model_builder
-
-    chosen = [columns[number] for number in terms.vars]
-    return model_builder.LinearExpr.weighted_sum(chosen, list(terms.coeffs))

@@ -8,7 +8,6 @@ from math import gcd
 
 from ortools.sat.python import cp_model
 
-from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.route_table import Traffic
 from dlplacer.solvers.bounds import Bounds
@@ -24,7 +23,7 @@ from dlplacer.solvers.ilp.constraints import (
     duration,
     hint,
 )
-from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, no_schedule_error, reader, search
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import ask_time, now
@@ -39,10 +38,7 @@ def build_model(
 ) -> tuple[cp_model.CpModel, Variables]:
     """The model of all schedules of at most `upper` ticks, hinted with a schedule if one is given.
 
-    Parameters
-    ----------
-    every_route
-        Whether to list all routes that transfers may take, which is for small problems.
+    For small problems it lists every route that transfers may take.
     """
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
@@ -65,6 +61,7 @@ def build_model(
     return model, variables
 
 
+_Moment = cp_model.LinearExprT
 Shelf = list[tuple[cp_model.IntervalVar, int]]
 """The tensors that may be on a device: intervals, and bytes while they last."""
 
@@ -109,11 +106,8 @@ class _Store:
     def op(self, op: int, traffic: Traffic) -> None:
         """Each output, from the op's start to its last reader or transfer; workspace, while it runs."""
         start, end = self.variables.start[op], self._end(op)
-        leaving = [
-            optional
-            for optional in self.variables.optional_transfers
-            if traffic.requests[optional.request].source == op
-        ]
+        sent = ((one, traffic.requests[one.request]) for one in self.variables.optional_transfers)
+        leaving = [(one, self.output_of[request.tensor]) for one, request in sent if request.source == op]
         for device, here in self.variables.place[self.instance.block[op]].items():
             # An interval's end must be affine in one variable, which the op's end is not where its time depends on the
             # device; but this interval is there on this device only.
@@ -121,12 +115,9 @@ class _Store:
             for part in self.problem.graph.output_parts.get(self.problem.graph.ops[op].id, ()):
                 readers = [reader for output in part.outputs for reader in self.readers[op, output]]
                 until = self._until(end, here, readers, device)
-                for optional in leaving:
-                    output = self.output_of[traffic.requests[optional.request].tensor]
-                    if optional.source == device and output in part.outputs:
-                        self.model.add(until >= optional.start[0] + optional.route[0].ticks).only_enforce_if(
-                            optional.used
-                        )
+                for one, output in leaving:
+                    if one.source == device and output in part.outputs:
+                        self.model.add(until >= one.start[0] + one.route[0].ticks).only_enforce_if(one.used)
                 self.put(device, part.bytes, start, until, here)
 
     def optional(self, optional: OptionalTransfer, traffic: Traffic) -> None:
@@ -137,26 +128,17 @@ class _Store:
         for (begin, segment), (later, onward) in pairwise(steps):
             self.put(segment.target, size, begin, later + onward.ticks, optional.used)
         arrival = optional.start[-1] + optional.route[-1].ticks
-        self.put(
-            optional.target,
-            size,
-            optional.start[-1],
-            self._until(arrival, optional.used, request.keepers, optional.target),
-            optional.used,
-        )
+        until = self._until(arrival, optional.used, request.keepers, optional.target)
+        self.put(optional.target, size, optional.start[-1], until, optional.used)
 
-    def put(
-        self, device: int, size: int, begin: cp_model.LinearExprT, until: cp_model.LinearExprT, here: Literal
-    ) -> None:
+    def put(self, device: int, size: int, begin: _Moment, until: _Moment, here: Literal) -> None:
         """Something of a size on a device between two moments, if a literal holds."""
         if size and self.instance.capacity[device] is not None:
             length = self.model.new_int_var(0, self.upper, "")
             interval = self.model.new_optional_interval_var(begin, length, until, here, "")
             self.shelves[device].append((interval, size))
 
-    def _until(
-        self, least: cp_model.LinearExprT, here: Literal, readers: Sequence[int], device: int
-    ) -> cp_model.IntVar:
+    def _until(self, least: _Moment, here: Literal, readers: Sequence[int], device: int) -> cp_model.IntVar:
         """A moment no earlier than another and than the end of all readers on a device."""
         until = self.model.new_int_var(0, self.upper, "")
         self.model.add(until >= least).only_enforce_if(here)
@@ -178,7 +160,6 @@ _FEW_ROUTES_SHARE = 0.2
 """Share of the time for the model with least-delay routes only, where devices may relay: on 8 ops and devices it found
 18 for 21 in two seconds, and with that slack 2,804 routes were left of 3,608. A guess."""
 
-
 _MOST_TICKS = 2**45
 """Longer schedules are left out: sums of their times would not fit into words of 64 bits."""
 
@@ -186,8 +167,7 @@ _MOST_TICKS = 2**45
 def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> bool:
     """Solve the whole of a small problem; False if that proves that no plan exists.
 
-    Bounds and proofs count only if no route that a transfer may take is left out; else the best plan with the routes
-    that are looked at is sought, and the bound stays.
+    Bounds and proofs count only if no route that a transfer may take is left out.
     """
     traffic = instance.traffic
     if incumbent.closed or seconds <= 0:
@@ -211,30 +191,21 @@ def _solve(
     problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float, every_route: bool
 ) -> bool:
     """Solve the model for some time; False if it proves that no plan exists."""
-    best, traffic = incumbent.best, instance.traffic
+    best, upper = incumbent.best, problem.horizon
     if best is not None:
         upper = best.makespan
-    else:
-        upper = problem.horizon if traffic is None else _one_after_another(instance, traffic)
-    is_cut = upper > _MOST_TICKS
-    upper = min(upper, _MOST_TICKS)
-    model, variables = build_exact_model(problem, instance, bounds, upper, best, every_route)
+    elif instance.traffic is not None:
+        # All ops and all transfers can follow one another, if any schedule keeps the memory.
+        sent = sum(instance.traffic.routes.longest(request.size) for request in instance.traffic.requests)
+        upper = sum(instance.longest) + (instance.device_count - 1) * sent
+    model, variables = build_exact_model(problem, instance, bounds, min(upper, _MOST_TICKS), best, every_route)
     model.add(variables.makespan >= incumbent.bound)
-    complete = not (variables.left_out or is_cut)
+    complete = not variables.left_out and upper <= _MOST_TICKS
     known = incumbent if complete else SchedulesOnly(incumbent)
     solvable = search(model, reader(variables, instance), known, seconds) is not SearchEnd.INFEASIBLE
     if not solvable and best is not None and complete:
-        raise InternalError(
-            f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
-            "and topology"
-        )
+        raise no_schedule_error(best)
     return solvable or not complete
-
-
-def _one_after_another(instance: Instance, traffic: Traffic) -> int:
-    """Ticks in which all ops and all transfers can follow one another, if any schedule keeps the memory."""
-    sent = sum(traffic.routes.longest(request.size) for request in traffic.requests)
-    return sum(instance.longest) + (instance.device_count - 1) * sent
 
 
 def build_exact_model(
@@ -242,10 +213,7 @@ def build_exact_model(
 ) -> tuple[cp_model.CpModel, Variables]:
     """The model of a problem with traffic, memory over time included.
 
-    Parameters
-    ----------
-    instance
-        Under ``memory: live`` without sources and sinks, as all times matter then.
+    Under ``memory: live`` the instance has no sources and sinks, as all times matter then.
     """
     model, variables = build_model(instance, bounds, upper, start_from, every_route)
     if problem.options.memory == "live" and instance.traffic is not None:

@@ -7,7 +7,7 @@ from ortools.sat.python import cp_model
 
 from dlplacer.problem.route_table import TimedRoute, Traffic, TransferRequest
 from dlplacer.solvers.bounds import Bounds
-from dlplacer.solvers.ilp.constraints import Literal, OptionalTransfer, Variables, duration
+from dlplacer.solvers.ilp.constraints import OptionalTransfer, Variables, duration
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
@@ -33,26 +33,25 @@ def add_transfers(
     It leaves its producer's device after the producer has ended (eq. 10), every route segment after the one before, and
     its readers on the target start after the last. A literal may also be true where nothing is read: that helps nobody.
     Where there are too many routes to list them all, only that of least delay is known, and `variables.left_out` says
-    so.
-
-    Parameters
-    ----------
-    every_route
-        Whether to look for all routes that a schedule of at most `upper` ticks may take, where the table does not know
-        them: between the head of the producer and the tails of the readers.
+    so. With `every_route` it looks for all that a schedule of at most `upper` ticks may take, between the head of the
+    producer and the tails of the readers, where the table does not know them.
     """
     found = variables.optional_transfers
     for number, request in enumerate(traffic.requests):
         first = bounds.head[request.source] + instance.shortest[request.source]
         producer = variables.place[instance.block[request.source]]
         ready = variables.start[request.source] + duration(instance, variables, request.source)
-        for target in _targets(instance, request):
+        delays = [delay for end, delay in instance.successors[request.source] if end in request.readers]
+        apart = (op for op in request.readers if instance.block[op] != instance.block[request.source])
+        for target in sorted({device for op in apart for device in instance.allowed[op]}):
             # The routes of 8 ops on 8 devices take seconds to list.
             ask_time()
             here = [op for op in request.readers if target in instance.allowed[op]]
             most_ticks = upper - first - min(instance.shortest[op] + bounds.tail[op] for op in here)
             several: list[OptionalTransfer] = []
-            for source in (source for source in producer if _sends(instance, request, source, target)):
+            for source in producer:
+                if source == target or all(delay[source][target] >= FAR for delay in delays):
+                    continue
                 every = every_route and len(found) < _MOST_OPTIONAL_TRANSFERS
                 routes, listed = _routes(traffic, request, (source, target), most_ticks, every)
                 if not listed:
@@ -71,8 +70,14 @@ def add_transfers(
             elsewhere = {source: there for source, there in producer.items() if source != target}
             for op in here:
                 reads = variables.place[instance.block[op]].get(target)
-                if reads is not None:
-                    _supply(model, variables.start[op], reads, elsewhere, several)
+                if reads is None:
+                    continue
+                # A reader on the target has its data made or transferred there, and starts when they have arrived.
+                for source, there in elsewhere.items():
+                    model.add_bool_or([~reads, ~there, *(one.used for one in several if one.source == source)])
+                for one in several:
+                    arrival = one.start[-1] + one.route[-1].ticks
+                    model.add(variables.start[op] >= arrival).only_enforce_if(one.used, reads)
 
 
 def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> None:
@@ -88,10 +93,8 @@ def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> Non
                     # Less than a tick, of which no whole one may be left: at which tick it lies is not known.
                     continue
                 if (offset, ticks) not in same:
-                    same[offset, ticks] = len(intervals)
-                    intervals.append(
-                        model.new_optional_fixed_size_interval_var(start + offset, ticks, optional.used, "")
-                    )
+                    same[offset, ticks], begin = len(intervals), start + offset
+                    intervals.append(model.new_optional_fixed_size_interval_var(begin, ticks, optional.used, ""))
                 uses.setdefault(resource, []).append(same[offset, ticks])
     for numbers in {tuple(numbers) for numbers in uses.values()}:
         if len(numbers) > 1:
@@ -113,23 +116,8 @@ def hint_transfers(model: cp_model.CpModel, traffic: Traffic, variables: Variabl
                 model.add_hint(variable, begin)
 
 
-def _targets(instance: Instance, request: TransferRequest) -> list[int]:
-    own = instance.block[request.source]
-    return sorted({d for op in request.readers if instance.block[op] != own for d in instance.allowed[op]})
-
-
-def _sends(instance: Instance, request: TransferRequest, source: int, target: int) -> bool:
-    """True if the producer's output can travel from one device to another."""
-    delays = [delay for end, delay in instance.successors[request.source] if end in request.readers]
-    return source != target and any(delay[source][target] < FAR for delay in delays)
-
-
 def _routes(
-    traffic: Traffic,
-    request: TransferRequest,
-    pair: tuple[int, int],
-    most_ticks: int,
-    every_route: bool,
+    traffic: Traffic, request: TransferRequest, pair: tuple[int, int], most_ticks: int, every_route: bool
 ) -> tuple[tuple[TimedRoute, ...], bool]:
     """The routes to model, and whether they are all that take at most some ticks, or relax all of them."""
     table = traffic.routes
@@ -137,20 +125,3 @@ def _routes(
         return table.between(request.size, *pair), True
     listed = table.within(request.size, *pair, most_ticks, _MOST_ROUTES) if every_route else None
     return (table.between(request.size, *pair)[:1], False) if listed is None else (listed, True)
-
-
-def _supply(
-    model: cp_model.CpModel,
-    start: cp_model.IntVar,
-    reads: Literal,
-    elsewhere: dict[int, Literal],
-    optional_transfers: list[OptionalTransfer],
-) -> None:
-    """A reader on the target has its data made or transferred there, and starts when they have arrived."""
-    for source, here in elsewhere.items():
-        model.add_bool_or(
-            [~reads, ~here, *(optional.used for optional in optional_transfers if optional.source == source)]
-        )
-    for optional in optional_transfers:
-        arrival = optional.start[-1] + optional.route[-1].ticks
-        model.add(start >= arrival).only_enforce_if(optional.used, reads)

@@ -1,9 +1,8 @@
 """A problem as the solvers iterate over it: blocks in place of colocation groups, parallel arcs merged, reversible.
 
-Routing is solved ahead (`dlplacer.problem.routes`, `dlplacer.problem.problem`): without contention, eq. 8, 9 and 11
-reduce to a table of delays per pair of devices, and the solvers choose placement and order only. With contention the
-table is a relaxation: no transfer takes less. Then, and where copies need memory, `Instance.traffic` holds what is
-sent.
+Routing is solved ahead (`dlplacer.problem.routes`): without contention, eq. 8, 9 and 11 reduce to a table of delays per
+device pair, and the solvers choose placement and order only. With contention the table is a relaxation: no transfer
+takes less. Then, and where copies need memory, `Instance.traffic` has the transfers.
 
 The barrier at the loss is an op of no time after the problem's own: every forward op leads to it, and it leads to
 every op behind it, without delays.
@@ -50,13 +49,10 @@ class Instance:
     component
         [device] → number of the connected part of the machine that it belongs to.
     sources, sinks
-        Ops of zero time that read nothing (parameters, inputs; they start at 0 wherever they are), or that nothing
-        reads.
-    barrier
-        The op of no time that stands for the barrier at the loss; None if there is none, and in parts.
-    traffic
-        What is sent, where links are contended or copies may need memory that is short; None elsewhere, and in parts
-        of an instance and its reverse, which are relaxations then.
+        Ops of zero time that read nothing and start at 0 anywhere (parameters, inputs), or that nothing reads.
+    barrier, traffic
+        The barrier's op, and requests where links are contended or copies may need memory that is short. Both are None
+        elsewhere, and in parts of an instance and its reverse, which are relaxations then.
     """
 
     duration: tuple[tuple[int, ...], ...]
@@ -123,12 +119,7 @@ class Instance:
         return self.shortest == self.longest
 
     @cached_property
-    def delay_summaries(self) -> dict[Any, Any]:
-        """The cache of `dlplacer.solvers.bounds`."""
-        return {}
-
-    @cached_property
-    def known(self) -> dict[str, Any]:
+    def known(self) -> dict[Any, Any]:
         """Results to be asked for again, such as bounds, ranks and tables: on 100,000 ops each takes a second."""
         return {}
 
@@ -221,7 +212,12 @@ def build_instance(problem: Problem) -> Instance:
 
 
 def _build(problem: Problem) -> Instance:
-    block, members = _blocks(problem)
+    groups = enumerate(problem.group_of)
+    members = list(dict.fromkeys((op,) if number is None else problem.groups[number] for op, number in groups))
+    block = [0] * problem.op_count
+    for number, ops in enumerate(members):
+        for op in ops:
+            block[op] = number
     device_sets = [set(devices) for devices in problem.allowed]
     common = [tuple(sorted(set.intersection(*(device_sets[op] for op in ops)))) for ops in members]
     allowed = [common[number] for number in block]
@@ -266,7 +262,9 @@ def _arcs(problem: Problem) -> list[list[tuple[int, Delay]]]:
     """[op] → its readers with delays; of parallel arcs the slowest."""
     pairs = problem.device_count * (problem.device_count - 1)
     tables = [
-        cast("Delay", table) if len(routes) == pairs else _joined(table)
+        cast("Delay", table)
+        if len(routes) == pairs
+        else tuple(tuple(FAR if ticks is None else ticks for ticks in row) for row in table)
         for table, routes in zip(problem.delay, problem.routes, strict=True)
     ]
     largest: dict[tuple[int, int], int] = {}
@@ -277,10 +275,6 @@ def _arcs(problem: Problem) -> list[list[tuple[int, Delay]]]:
     for (source, target), size in largest.items():
         successors[source].append((target, tables[size]))
     return successors
-
-
-def _joined(table: tuple[tuple[int | None, ...], ...]) -> Delay:
-    return tuple(tuple(FAR if ticks is None else ticks for ticks in row) for row in table)
 
 
 def _add_barrier(problem: Problem, successors: list[list[tuple[int, Delay]]]) -> None:
@@ -294,44 +288,24 @@ def _add_barrier(problem: Problem, successors: list[list[tuple[int, Delay]]]) ->
     successors.append([(op, nothing) for op in sorted(first)])
 
 
-def _blocks(problem: Problem) -> tuple[list[int], list[tuple[int, ...]]]:
-    block = [-1] * problem.op_count
-    members: list[tuple[int, ...]] = []
-    for op, group in enumerate(problem.group_of):
-        if block[op] < 0:
-            ops = (op,) if group is None else problem.groups[group]
-            for member in ops:
-                block[member] = len(members)
-            members.append(ops)
-    return block, members
-
-
 def _components(problem: Problem) -> tuple[int, ...]:
     if not problem.delay:
         return (0,) * problem.device_count
-    reach = problem.delay[0]
-    return tuple(
-        min(other for other in range(problem.device_count) if reach[device][other] is not None)
-        for device in range(problem.device_count)
-    )
+    return tuple(next(other for other, ticks in enumerate(row) if ticks is not None) for row in problem.delay[0])
 
 
 def interchangeable(instance: Instance) -> list[tuple[int, ...]]:
     """Classes of two or more devices, any two of which can be swapped.
 
-    Swapping two devices maps plans to plans of the same makespan if every op takes the same time on both or may run on
-    neither, the capacities agree, and every delay to, from and between them is kept; with traffic, also every link.
-    One member of a class stands for all: swapping a with b, b with c, and a with b again swaps a with c.
+    A swap keeps makespans if every op takes the same time on both devices or may run on neither, the capacities agree,
+    and every delay to, from and between them is kept; with traffic, also every link. One member of a class stands for
+    all: swapping a with b, b with c, and a with b again swaps a with c.
     """
     tables = {_pattern(delay) for delay in {delay for arcs in instance.successors for _, delay in arcs}}
     classes: list[list[int]] = []
     for device in range(instance.device_count):
-        for members in classes:
-            if _swappable(instance, tables, members[0], device):
-                members.append(device)
-                break
-        else:
-            classes.append([device])
+        home = next((members for members in classes if _swappable(instance, tables, members[0], device)), None)
+        classes.append([device]) if home is None else home.append(device)
     return [tuple(members) for members in classes if len(members) > 1]
 
 

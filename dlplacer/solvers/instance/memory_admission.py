@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
+from dlplacer.core.plan import ScheduledOp, Transfer
 from dlplacer.problem.live_memory import may_bind, memory_use
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import realise
@@ -13,12 +13,9 @@ from dlplacer.solvers.instance.schedule import Schedule
 _ROUNDS = 6
 """Times that a surrogate is tightened by what its schedule exceeds; a chain needs one or two."""
 
-Admission = Callable[[Schedule], bool]
-Rule = Callable[[Instance], Schedule | None]
 
-
-def admission(problem: Problem, instance: Instance) -> Admission:
-    """True if a schedule of the problem's instance keeps every device's memory at all times.
+def admission(problem: Problem, instance: Instance) -> Callable[[Schedule], bool]:
+    """Whether a schedule of the problem's instance keeps every device's memory at all times.
 
     Under ``memory: sum`` all do, as the sum is a rule of the instance itself.
     """
@@ -38,26 +35,23 @@ def overflow(problem: Problem, instance: Instance, schedule: Schedule) -> list[i
             most[segment.target] += problem.sizes_bytes[instance.traffic.requests[send.request].size]
     if all(room is None or size <= room for size, room in zip(most, problem.capacity_bytes, strict=True)):
         return [0] * instance.device_count
-    ops, transfers = realise(problem, schedule.device[:count], schedule.start[:count], schedule.transfers)
-    used = [entry.peak_bytes for entry in memory_use(problem, ops, transfers).values()]
-    rooms = zip(used, problem.capacity_bytes, strict=True)
-    return [0 if room is None else max(0, size - room) for size, room in rooms]
+    return excess_bytes(problem, *realise(problem, schedule.device[:count], schedule.start[:count], schedule.transfers))
 
 
-class Attempt(NamedTuple):
-    """The schedule that a rule made of a surrogate, None if it ran out of memory; and whether it keeps the memory."""
-
-    schedule: Schedule | None
-    surrogate: Instance
-    admitted: bool
+def excess_bytes(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer]) -> list[int]:
+    """[device] → bytes by which the peak of a plan's ops and transfers exceeds its memory."""
+    used = ((use.peak_bytes, use.capacity_bytes) for use in memory_use(problem, ops, transfers).values())
+    return [0 if room is None else max(0, size - room) for size, room in used]
 
 
-def attempts(problem: Problem, instance: Instance, rule: Rule) -> Iterator[Attempt]:
-    """The schedules that a rule makes of the instance, and of tighter ones, one after another, up to the first plan.
+def attempts(
+    problem: Problem, instance: Instance, rule: Callable[[Instance], Schedule | None]
+) -> Iterator[tuple[Schedule | None, Instance, bool]]:
+    """(schedule of a rule or None, its instance, whether it keeps the memory), up to the first that does.
 
-    A schedule that exceeds the memory of some devices tells by how much: there the surrogate may hold so much less than
-    it did in that schedule, and the rule is asked again, since what is alive for a while, copies included, is about as
-    large in the next schedule. A surrogate is no relaxation: its schedules are offered to the problem itself.
+    If a schedule exceeds the memory of some devices, the rule is asked for one of a surrogate that holds so much less
+    there, since tensors that live for a while, copies included, are about as large in the next schedule. A surrogate is
+    no relaxation: its schedules are offered to the problem itself.
     """
     surrogate = instance
     for _ in range(_ROUNDS):
@@ -66,7 +60,7 @@ def attempts(problem: Problem, instance: Instance, rule: Rule) -> Iterator[Attem
             found = None  # ops that must talk are where no route joins them
         excess = [] if found is None else overflow(problem, surrogate, found)
         admitted = found is not None and not any(excess)
-        yield Attempt(found, surrogate, admitted)
+        yield found, surrogate, admitted
         if admitted or found is None:
             return
         surrogate = tightened(surrogate, [found.device[ops[0]] for ops in surrogate.members], excess)

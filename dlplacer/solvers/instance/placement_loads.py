@@ -1,6 +1,6 @@
 """Loads that a placement alone decides: of devices and link directions in steady state, or the length of a path.
 
-A load is a sum over blocks and over what is sent between their devices.
+A load is a sum over blocks and over the transfers between their devices, by routes of least delay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.problem.loads import Loads
+from dlplacer.core.options import OBJECTIVES
+from dlplacer.core.units import exact, ticks
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.instance.instance import Delay, Instance
+from dlplacer.problem.route_table import transfer_requests
+from dlplacer.problem.routes import Hop, link_directions, link_holds, segments
+from dlplacer.solvers.instance.instance import FAR, Delay, Instance
 
 Ints = NDArray[np.int64]
 
@@ -21,7 +24,7 @@ _MOST_CROSSINGS = 50_000
 
 
 class PlacementLoads(NamedTuple):
-    """The loads of all placements.
+    """The loads of all placements, in ticks rounded down.
 
     Attributes
     ----------
@@ -32,7 +35,7 @@ class PlacementLoads(NamedTuple):
     requests
         (block that sends, blocks that read, row of prices).
     sent, received
-        [row, device, device] → ticks that the ends pay.
+        [row, device, device] → ticks that the ends pay; `FAR` where no route joins them.
     on_links
         (row, device, device) → (load, ticks) of what a transfer adds to.
     """
@@ -45,25 +48,59 @@ class PlacementLoads(NamedTuple):
     received: Ints
     on_links: Mapping[tuple[int, int, int], Sequence[tuple[int, int]]]
 
+    def of(self, place: Sequence[int]) -> list[int]:
+        """Ticks of every load under a placement [block] → device."""
+        busy = [0] * self.number
+        for here, work in zip(place, self.work.tolist(), strict=True):
+            busy[self.load_of[here]] += work[here]
+        for source, readers, row in self.requests:
+            here, longest = place[source], 0
+            for there in {place[reader] for reader in readers} - {here}:
+                longest = max(longest, int(self.sent[row, here, there]))
+                busy[self.load_of[there]] += int(self.received[row, here, there])
+                for number, added in self.on_links[row, here, there]:
+                    busy[number] += added
+            busy[self.load_of[here]] += longest
+        return busy
 
-def loads_of(problem: Problem, instance: Instance, loads: Loads) -> PlacementLoads:
-    """The loads of devices and link directions under all placements."""
-    devices = instance.device_count
-    keys = list(product(range(len(problem.sizes_bytes)), range(devices), range(devices)))
-    paid = np.array([loads.paid(*key) for key in keys], np.int64).reshape(-1, devices, devices, 2)
+
+def loads_of(problem: Problem, instance: Instance) -> PlacementLoads:
+    """The loads of devices and link directions under all placements, tabulated once."""
+    if loads_of not in problem.derived:
+        problem.derived[loads_of] = _build(problem, instance)
+    return problem.derived[loads_of]  # type: ignore[no-any-return]
+
+
+def _build(problem: Problem, instance: Instance) -> PlacementLoads:
+    devices, options = problem.topology.devices, problem.options
+    table = [[[FAR if ticks is None else ticks for ticks in row] for row in rows] for rows in problem.delay]
+    delay = np.array(table, np.int64).reshape(-1, len(devices), len(devices))
+    pays = np.array([OBJECTIVES[options.objective].ends_pay and device.asynchronous for device in devices], np.int64)
+    sent, received = (np.where(delay < FAR, delay * paid, FAR) for paid in (pays[:, None], pays))
     requests = []
-    for request in loads.requests:
+    for request in transfer_requests(problem):
         source = instance.block[request.source]
         readers = tuple(sorted({instance.block[reader] for reader in request.readers} - {source}))
         if readers:
             requests.append((source, readers, request.size))
-    on_links = {
-        (size, a, b): [(devices + number, ticks) for number, ticks in loads.on_links(size, a, b)]
-        for size, a, b in keys
-        if a != b
-    }
-    count = devices + loads.link_count
-    return PlacementLoads(count, range(devices), _work(instance), requests, paid[..., 0], paid[..., 1], on_links)
+    directions = link_directions(problem.topology) if options.contention == "link" else ()
+    load_of = {direction: number for number, direction in enumerate(directions, len(devices))}
+    names = [device.id for device in devices]
+    on_links: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+    for size, a, b in product(range(len(problem.sizes_bytes)), range(len(names)), range(len(names))):
+        on_links[size, a, b] = []
+        if load_of and a != b and delay[size, a, b] < FAR:
+            on_links[size, a, b] = _on_links(problem, size, (names[a], names[b]), load_of)
+    count = len(devices) + len(load_of)
+    return PlacementLoads(count, range(len(devices)), _work(instance), requests, sent, received, on_links)
+
+
+def _on_links(problem: Problem, size: int, pair: Hop, load_of: Mapping[Hop, int]) -> list[tuple[int, int]]:
+    topology, size_bytes, found = problem.topology, problem.sizes_bytes[size], list[tuple[int, int]]()
+    for route in segments(topology, problem.routes[size][pair]):
+        held = link_holds(topology, pairwise(route), size_bytes, problem.options.delay, exact)
+        found += [(load_of[name], ticks(end_s - begin_s, problem.tick_s)) for name, begin_s, end_s in held]
+    return found
 
 
 def path_length(instance: Instance, path: Sequence[int]) -> PlacementLoads:

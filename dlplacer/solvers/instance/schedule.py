@@ -9,16 +9,14 @@ from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.route_table import ScheduledTransfer, Traffic
 from dlplacer.problem.simulate import Activity, ResourceUse, earliest
-from dlplacer.solvers.instance.instance import FAR, Instance
+from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
+from dlplacer.solvers.instance.placement_loads import loads_of
 from dlplacer.solvers.instance.time_limit import now
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Device and start tick of every op, the tick at which the last op ends, and the transfers that `traffic` asks for.
-
-    Transfers are in the order in which they were planned; empty for instances without traffic.
-    """
+    """Device and start tick of every op, the tick at which the last op ends, and transfers in the order of planning."""
 
     device: tuple[int, ...]
     start: tuple[int, ...]
@@ -26,11 +24,9 @@ class Schedule:
     transfers: tuple[ScheduledTransfer, ...] = ()
 
     def mirrored(self, instance: Instance) -> "Schedule":
-        """The same schedule of the reversed instance: what ended last starts first."""
-        start = tuple(
-            self.makespan - begin - instance.duration[op][self.device[op]] for op, begin in enumerate(self.start)
-        )
-        return Schedule(self.device, start, self.makespan)
+        """The same schedule of the reversed instance: the op that ended last starts first."""
+        end = (begin + instance.duration[op][self.device[op]] for op, begin in enumerate(self.start))
+        return Schedule(self.device, tuple(self.makespan - each for each in end), self.makespan)
 
 
 def sequence(instance: Instance, device: Sequence[int], start: Sequence[int]) -> list[int]:
@@ -121,13 +117,7 @@ def _steps(
 
 @dataclass(frozen=True)
 class ProblemSchedule:
-    """A placement and start times for all ops of a problem, in ticks; device and start are indexed by op.
-
-    Attributes
-    ----------
-    transfers
-        All transfers with their times, or None where they leave as soon as they can and never wait.
-    """
+    """[op] → device and start tick of a problem, and all transfers; None where they leave at once and never wait."""
 
     problem: Problem
     device: tuple[int, ...]
@@ -136,7 +126,7 @@ class ProblemSchedule:
 
     @classmethod
     def of(cls, problem: Problem, instance: Instance, schedule: Schedule) -> "ProblemSchedule":
-        """The schedule of a schedule of the problem's instance."""
+        """The same of a schedule of the problem's instance."""
         count = problem.op_count
         transfers = None if instance.traffic is None else schedule.transfers
         return cls(problem, schedule.device[:count], schedule.start[:count], transfers)
@@ -150,6 +140,12 @@ class ProblemSchedule:
     def makespan(self) -> int:
         """Ticks from 0 to the end of the last op."""
         return max(self.end)
+
+    @cached_property
+    def period(self) -> int:
+        """Ticks of the largest load in steady state."""
+        instance, device = build_instance(self.problem), (*self.device, 0)
+        return max(loads_of(self.problem, instance).of([device[ops[0]] for ops in instance.members]))
 
     @property
     def order(self) -> list[int]:
@@ -179,10 +175,8 @@ class Budget:
 
     Attributes
     ----------
-    deadline
-        value of the clock (`now`) at which to stop.
-    gap
-        Stop when (makespan − bound) ÷ makespan is at most this.
+    deadline, gap
+        Value of the clock (`now`), and of (makespan − bound) ÷ makespan, at which to stop.
     grace_s
         Seconds behind the deadline that a first schedule may take, where none or that of one device is known.
     stop
@@ -227,14 +221,8 @@ class Outcome:
 class Incumbent:
     """The best schedule and bound of a solve.
 
-    Attributes
-    ----------
-    admits
-        Whether a schedule is a plan at all: rules that its instance does not know, such as memory over time.
-    pass_on
-        Hears of every better schedule.
-    refused
-        Whether a schedule better than the best one was none.
+    `admits` says whether a schedule is a plan at all, by rules that its instance does not know, such as memory over
+    time; `refused` is True once one better than the best was none. `pass_on` hears of every better schedule.
     """
 
     def __init__(
@@ -250,9 +238,7 @@ class Incumbent:
 
     def offer(self, schedule: Schedule | None) -> bool:
         """Keep a schedule if it is admitted and the best so far; whether it is."""
-        if schedule is None or (self.best is not None and schedule.makespan >= self.best.makespan):
-            return False
-        if schedule.makespan >= FAR:
+        if schedule is None or schedule.makespan >= (FAR if self.best is None else self.best.makespan):
             return False
         if not self.admits(schedule):
             self.refused = True
@@ -289,11 +275,7 @@ class Incumbent:
 
 
 class SchedulesOnly(Incumbent):
-    """The schedules that a model finds which leaves out some of what plans may do: they go to the problem's incumbent.
-
-    What bounds such a model bounds no plan, and a schedule read from its solution, whose transfers are decided anew,
-    may be shorter than it. So bounds are dropped.
-    """
+    """Passes the schedules of a model that leaves out some plans to the problem's incumbent, and drops its bounds."""
 
     def __init__(self, outer: Incumbent) -> None:
         super().__init__(outer.budget.unreported, outer.admits, outer.offer)

@@ -1,8 +1,7 @@
 """The clock of a solve, and loops that end in time: whoever starts work says when it is over, and long loops ask.
 
-A list schedule of 10,000 ops on 32 devices takes half a minute, so a look at the clock between two of them is not
-enough; and it is called through layers that know nothing of time. The clock is the machine's, or counts work: then a
-solve ends where the same solve ends on every machine.
+A list schedule of 10,000 ops on 32 devices takes half a minute and is called through layers that know nothing of time.
+The clock is the machine's, or counts work: then a solve ends where the same solve ends on every machine.
 """
 
 import math
@@ -20,13 +19,7 @@ Found = TypeVar("Found")
 
 @dataclass
 class WorkClock:
-    """A clock that goes on by what is done: each part takes about as many seconds as it takes on two cores of 2020.
-
-    Attributes
-    ----------
-    now_s
-        Seconds of work so far.
-    """
+    """Seconds of work so far: each part counts about as many as it takes on two cores of 2020."""
 
     now_s: float = 0.0
 
@@ -91,13 +84,7 @@ def time_is_up() -> bool:
 
 
 def ask_time() -> None:
-    """Go on, unless time is up.
-
-    Raises
-    ------
-    OutOfTimeError
-        If any of the limits around is reached.
-    """
+    """Raise OutOfTimeError if any of the limits around is reached."""
     # Not `time_is_up`: long loops ask a million times in a solve of 20 s, and its generator takes 0.3 µs more.
     count_work(_LOOK_S)
     for is_over in _limits.get():
@@ -124,19 +111,8 @@ overrun before it is left behind."""
 def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool], end: Callable[[], object]) -> Found:
     """The result of some work that a thread does, so that this one hears Ctrl-C and can leave it behind.
 
-    Parameters
-    ----------
-    seconds
-        Limit of the work.
-    look
-        Called every now and then; whether the work shall end.
-    end
-        Asks the work to end, which it may do late.
-
-    Raises
-    ------
-    TimeoutError
-        If the work does not end in time. It goes on in its thread, and nobody hears of it.
+    `look` says every now and then whether the work shall end; `end` asks it to, which it may do late. If it does not
+    end within its limit of so many seconds, TimeoutError is raised: it goes on in its thread, and nobody hears of it.
     """
     context, running, clock = copy_context(), Future[Found](), _clock.get()
     # This thread keeps the limits around.
@@ -170,12 +146,9 @@ def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool
 
 
 def side_by_side(tasks: Sequence[Callable[[int], object]], workers: int) -> None:
-    """Run tasks in threads, as many at once as there are workers, the first ones first, and wait for all.
+    """Run tasks, each with its number of workers, in as many threads as there are workers, and wait for all.
 
-    Parameters
-    ----------
-    tasks
-        Each is told how many workers it has. They end in time by themselves, and hear of the limits around.
+    They end in time by themselves, and hear of the limits around.
     """
     at_once = min(workers, len(tasks))
     if at_once <= 1:

@@ -5,49 +5,47 @@ from random import Random
 
 import numpy as np
 
-from dlplacer.solvers.decode.arrays import (
-    BYTES,
-    FIRST_HOLD,
-    FREES,
-    IS_SOURCE,
-    MEMBERS,
-    READERS,
-    READS,
-    SOURCE,
-    UNIT,
-    WAITS,
-    WRITES,
-    InstanceArrays,
-    Ints,
-    tables_of,
-)
 from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.decode.kernel import (
     ASKED_AT,
     BEGIN,
+    BYTES,
     CRITICAL,
     DEVICE,
     DEVICE_BEFORE,
+    FIRST_HOLD,
+    FREES,
     FROM,
+    IS_SOURCE,
     LAST_LEG,
     LEG,
     LEG_PATH,
     LEGS,
     MAKESPAN,
+    MEMBERS,
     NEVER,
     OVERFLOW,
     PATH,
     PATH_BEFORE,
     PLACE,
     PREVIOUS,
+    READERS,
+    READS,
     REQUEST,
     SEGMENT,
+    SOURCE,
     START,
+    UNIT,
+    WAITS,
+    WRITES,
+    InstanceArrays,
+    Ints,
     Solution,
     filled,
     first_after,
     line,
     run_all,
+    tables_of,
 )
 from dlplacer.solvers.decode.machine_code import machine_code
 from dlplacer.solvers.instance.instance import Instance
@@ -249,14 +247,9 @@ def anneal(
     temperature: float,
     seed: int,
 ) -> int:
-    """Try moves from a solution that has been run; the best makespan.
+    """Try moves from a solution that has been run; the best makespan, whose devices and sequence are overwritten.
 
-    Parameters
-    ----------
-    best_devices, best_sequence
-        Overwritten whenever something better than `best_makespan` is found.
-    temperature
-        In ticks: a move that makes the schedule so much longer is taken once in e times.
+    A move that makes the schedule longer by the temperature, in ticks, is taken once in e times.
     """
     np.random.seed(seed)
     ops, sequence, counts = solution.ops, solution.sequence, solution.counts
@@ -284,16 +277,9 @@ def anneal(
 
 
 class Chain:
-    """One annealed solution and the best one that it came by.
-
-    Attributes
-    ----------
-    makespan
-        Of the best solution, in ticks as kernels count.
-    """
+    """One annealed solution, begun with a schedule, and the best one that it came by, of so many ticks for kernels."""
 
     def __init__(self, instance: Instance, schedule: Schedule) -> None:
-        """Begin with a schedule, run anew."""
         ops = sequence(instance, schedule.device, schedule.start)
         self._instance, self._arrays, self._width = instance, tables_of(instance), 64
         self._device = np.array(schedule.device, np.int64)
@@ -326,16 +312,14 @@ class Chain:
 
     def _run(self) -> int:
         """Run the best solution as the present one; its makespan."""
-        self._solution, makespan = self._filled()
-        self._solution.counts[MAKESPAN] = makespan
-        machine_code(find_paths)(self._arrays, self._solution)
-        return makespan
 
-    def _filled(self) -> tuple[Solution, int]:
         def run(solution: Solution) -> int:
             return int(machine_code(run_all)(self._arrays, solution, NEVER))
 
-        return filled(self._instance, self._device, self._sequence, run, self._width)
+        self._solution, makespan = filled(self._instance, self._device, self._sequence, run, self._width)
+        self._solution.counts[MAKESPAN] = makespan
+        machine_code(find_paths)(self._arrays, self._solution)
+        return makespan
 
 
 _WARM, _COOL = (0.5, 1.5, 0.15), 0.002
@@ -353,10 +337,7 @@ _RUN_S = 1.2e-5
 def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
     """Offer better schedules until the gap is closed or the time is up, in which the temperature falls once.
 
-    Parameters
-    ----------
-    instance
-        The incumbent's, or a surrogate of it with the same traffic.
+    The instance is the incumbent's, or a surrogate of it with the same traffic.
     """
     best, budget = incumbent.best, incumbent.budget
     if best is None or incumbent.closed:

@@ -14,7 +14,7 @@ from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode.decode import decode
 from dlplacer.solvers.decode.machine_code import is_kept, keep
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.time_limit import OutOfTimeError, in_thread
+from dlplacer.solvers.instance.time_limit import OutOfTimeError, counts_work, in_thread
 from dlplacer.solvers.local_search.anneal import Chain
 
 _COMPILE_S = 12.0
@@ -24,10 +24,8 @@ _COMPILE_S = 12.0
 def compiled_in_time(seconds: float, is_over: Callable[[], bool]) -> bool:
     """True once kernels are compiled, in a thread of this process that is left behind when it is over.
 
-    Parameters
-    ----------
-    seconds
-        The time that there is; if it is too short, and they are not kept, nothing is compiled.
+    If the time is too short, nothing is compiled. Where the clock counts work it is always True: a search must not hang
+    on what an earlier process has kept.
     """
 
     def look() -> bool:
@@ -35,8 +33,9 @@ def compiled_in_time(seconds: float, is_over: Callable[[], bool]) -> bool:
             raise OutOfTimeError
         return False
 
-    if is_kept() or seconds <= _COMPILE_S:
-        return is_kept()
+    is_ready = counts_work() or is_kept()
+    if is_ready or seconds <= _COMPILE_S:
+        return is_ready
     try:
         in_thread(compile_all, inf, look, lambda: None)
     except OutOfTimeError:

@@ -4,8 +4,7 @@ import numpy as np
 
 from dlplacer.solvers.decode import kernel as heaps
 from dlplacer.solvers.decode import machine_code
-from dlplacer.solvers.decode.arrays import Ints
-from dlplacer.solvers.decode.kernel import FIRST, pop, push
+from dlplacer.solvers.decode.kernel import FIRST, Ints, pop, push
 from dlplacer.solvers.decode.machine_code import ask
 from dlplacer.solvers.instance.time_limit import ends_when, within
 

@@ -9,8 +9,8 @@ from solvers.helpers import broken_rules, make_graph, make_instance, make_machin
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.solvers.heuristics.device_map import m_topo
 from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule, upward_ranks
-from dlplacer.solvers.heuristics.m_topo import m_topo
 from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
