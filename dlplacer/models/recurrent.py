@@ -1,5 +1,7 @@
 """Recurrent networks: GNMT (Wu et al., 2016) and BigLSTM (Józefowicz et al., 2016)."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -78,17 +80,14 @@ class Gnmt(nn.Module):
         self.decoder = GnmtDecoder(hidden, layers)
         self.classifier = nn.Linear(hidden, vocabulary)
 
-    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> Any:
         embedded_source, embedded_target = self.embedding(source), self.embedding(target)
-        states = self.decoder(embedded_target, self.encoder(embedded_source))
-        logits: torch.Tensor = self.classifier(states)
-        return logits
+        return self.classifier(self.decoder(embedded_target, self.encoder(embedded_source)))
 
 
 def sequence_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy over all tokens, for logits (N, T, vocabulary) and tokens (N, T)."""
-    loss: torch.Tensor = functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
-    return loss
+    return functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
 
 def gnmt(
@@ -100,14 +99,9 @@ def gnmt(
     layers: int = 4,
     seed: int = 0,
 ) -> Job:
-    """A training step of `Gnmt` on random sentences.
+    """A training step of `Gnmt` on random sentences of `length` tokens, source and target.
 
-    Parameters
-    ----------
-    length
-        Tokens of every sentence, source and target.
-    vocabulary, hidden, layers
-        The defaults are those of the scaling study: 4 + 4 layers of 1024.
+    The defaults are those of the scaling study: 4 + 4 layers of 1024.
     """
     with seeded(seed):
         network = Gnmt(vocabulary, hidden, layers)
@@ -129,12 +123,11 @@ class BigLstm(nn.Module):
         )
         self.softmax = nn.Linear(projection, vocabulary)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor) -> Any:
         states = self.embedding(tokens)
         for layer in self.layers:
             states = layer(states)[0]
-        logits: torch.Tensor = self.softmax(states)
-        return logits
+        return self.softmax(states)
 
 
 def big_lstm(
@@ -149,13 +142,8 @@ def big_lstm(
 ) -> Job:
     """A training step of `BigLstm` on random text: every next token is predicted.
 
-    Parameters
-    ----------
-    vocabulary
-        Words of the full softmax. The paper draws 8192 of 793,471 words for every step; a full softmax over all of
-        them fits no device.
-    hidden, projection, layers
-        The defaults are those of the scaling study: 2 layers of 8192, projected to 1024.
+    The softmax is over the whole vocabulary, where the paper draws 8192 of 793,471 words for every step. The defaults
+    are those of the scaling study: 2 layers of 8192, projected to 1024.
     """
     with seeded(seed):
         network = BigLstm(vocabulary, hidden, projection, layers)
