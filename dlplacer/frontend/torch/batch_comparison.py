@@ -3,11 +3,9 @@
 import contextlib
 import copy
 import math
-import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from dlplacer.core.errors import CaptureError, InputError, first_line
 from dlplacer.core.units import format_bytes
 from dlplacer.frontend.torch.capture import trace_job
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, loss_of
-from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors, likely_dims, part_of, with_leaves
+from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors, part_of, with_leaves
 from dlplacer.frontend.torch.tracing.stand_in import is_empty
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut
@@ -71,8 +69,7 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     """
     if job.mode != "train":
         raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
-    cuts = [BatchCut(count, _short(job, dims)) for dims in islice(likely_dims(job, count), _MOST_CUTS)]
-    cuts = cuts or [BatchCut(count)]
+    cuts = likely_cuts(job, count)[:_MOST_CUTS] or [BatchCut(count)]
     need_bytes = _COPIES * sum(tensor.nbytes for tensor in job.module.parameters())
     if need_bytes > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         return _not_compared(cuts[0], f"that takes {format_bytes(need_bytes)} of memory here")
@@ -106,6 +103,28 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
         "statistics over the batch and pairs within it are neither. Change the loss, use other micro-batches, or "
         "accept the difference with --allow-other-loss"
     )
+
+
+def likely_cuts(job: Job, count: int) -> list[BatchCut]:
+    """Cuts of a job's inputs into so many equal parts, the most plausible first.
+
+    A batch size is a size of dimension 0 or 1 that some input has; the more inputs have it, the sooner it comes. Each
+    input is cut where it has that size, dimension 0 first. Then come variants in which one input is cut elsewhere or
+    not at all: sizes may be equal by chance.
+    """
+    shapes = [tuple(leaf.shape[:2]) if isinstance(leaf, torch.Tensor) else () for leaf in flat_inputs(job)]
+    found: list[tuple[int | None, ...]] = []
+    variants: list[tuple[int | None, ...]] = []
+    places = {place for shape in shapes for place in enumerate(shape) if place[1] and place[1] % count == 0}
+    for dim, size in sorted(places, key=lambda place: (-sum(place[1] in shape for shape in shapes), *place)):
+        has = [[each for each in (dim, 1 - dim) if shape[each : each + 1] == (size,)] for shape in shapes]
+        base = tuple(next(iter(dims), None) for dims in has)
+        found.append(base)
+        for position, dims in enumerate(has):
+            variants += [(*base[:position], other, *base[position + 1 :]) for other in (*dims[1:], None) if dims]
+    all_first = tuple(0 if isinstance(leaf, torch.Tensor) else None for leaf in flat_inputs(job))
+    kept = dict.fromkeys((*found, *(dims for dims in variants if {*dims} != {None})))
+    return [BatchCut(count, () if dims == all_first else dims) for dims in kept]
 
 
 def _not_compared(cut: BatchCut, reason: str) -> ComparedCut:
@@ -185,7 +204,8 @@ class _Steps:
                 if share:
                     total += share * loss
                     joined = [so_far + share * each for so_far, each in zip(joined, mine, strict=True)]
-        size, off = _norm(gradients), _norm(map(operator.sub, joined, gradients))
+        both = gradients, [each - theirs for each, theirs in zip(joined, gradients, strict=True)]
+        size, off = (math.hypot(*(float(each.double().norm()) for each in every)) for every in both)
         return Difference(total, expected, off / size if size else off), losses
 
     def _results(self, job: Job) -> tuple[float, list[Any]]:
@@ -277,13 +297,3 @@ def _with_data(job: Job) -> Job:
         return torch.randint(2, leaf.shape, generator=generator).to(leaf.dtype)
 
     return with_leaves(replace(job, module=module), drawn)
-
-
-def _short(job: Job, dims: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """The dimensions as a cut names them: none where every tensor is cut along dimension 0."""
-    tensors = [isinstance(leaf, torch.Tensor) for leaf in flat_inputs(job)]
-    return () if all(dim == 0 for dim, is_tensor in zip(dims, tensors, strict=True) if is_tensor) else dims
-
-
-def _norm(gradients: Iterable[Any]) -> float:
-    return math.hypot(*(float(each.double().norm()) for each in gradients))
