@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ aten = torch.ops.aten
 def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
     """The function to call for a captured op on a device: the op itself if torch can run it there."""
     if runs_on(target, device_type):
-        return _CALLED_BY.get(target, target)
-    return KERNELS.get(device_type, PORTABLE).get(target, target)
+        # What calls it as plain PyTorch does depends on more than its arguments.
+        return run_forward if target is FORWARD else target
+    return PORTABLE.get(target, target)
 
 
 def runs_on(target: Callable[..., Any], device_type: str) -> bool:
@@ -56,15 +57,24 @@ def require_kernels(executable: Executable, device_type_of: Mapping[str, str]) -
 def attention(
     query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, **given: Any
 ) -> tuple[Tensor, Tensor]:
-    """The results of the CPU kernel of scaled dot product attention on any device, by matrix products.
+    """The results of the CPU kernel of scaled dot product attention on any device.
 
-    Returns the output and the logarithm of the sum of exponentials of every row of scores. The kernel is never captured
-    with dropout. `attn_mask` and `scale` may be given besides.
+    They are the output and the logarithm of the sum of exponentials of every row of scores: by CUDA's memory-efficient
+    kernel if that takes these tensors, else by matrix products. The kernel is never captured with dropout. `attn_mask`
+    and `scale` may be given besides.
     """
-    scores = _scores(query, key, is_causal, **given)
-    sums = torch.logsumexp(scores, -1)
-    output = torch.matmul(_weights(scores, sums).to(value.dtype), value)
-    return _laid_out_like(output, query), sums
+    if _is_efficient(query, key, value, is_causal, **given):
+        bias = _aligned(given.get("attn_mask"), query, key)
+        output, sums, *_ = aten._scaled_dot_product_efficient_attention(
+            query, key, value, bias, True, 0.0, is_causal, scale=given.get("scale")
+        )
+    else:
+        scores = _scores(query, key, is_causal, **given)
+        sums = torch.logsumexp(scores, -1)
+        output = torch.matmul(_weights(scores, sums).to(value.dtype), value)
+    # In memory as the query: later views rely on it.
+    alike = output.shape == query.shape
+    return torch.empty_like(query, dtype=output.dtype).copy_(output) if alike else output, sums
 
 
 def attention_backward(
@@ -72,46 +82,31 @@ def attention_backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of query, key and value, from the scores computed again; the counterpart of `attention`."""
     _, is_causal = more
-    weights = _weights(_scores(query, key, is_causal, **given), sums)
-    grad_value = torch.matmul(weights.to(value.dtype).mT, grad)
-    grad_weights = torch.matmul(grad, value.mT).to(weights.dtype)
-    rows = (grad * out).to(weights.dtype).sum(-1, keepdim=True)
-    grad_scores = (weights * (grad_weights - rows) * _scale(query, given.get("scale"))).to(query.dtype)
-    grad_query, grad_key = torch.matmul(grad_scores, key), torch.matmul(grad_scores.mT, query)
-    return tuple(map(_by_position, (grad_query, grad_key, grad_value)))
+    if _is_efficient(query, key, value, is_causal, **given):
+        # Only dropout reads the state of the generator.
+        unread = torch.empty((), dtype=torch.int64, device=query.device)
+        inputs = query, key, value, _aligned(given.get("attn_mask"), query, key), out, sums, unread, unread
+        made = aten._scaled_dot_product_efficient_attention_backward(
+            grad, *inputs, 0.0, [True, True, True, False], is_causal, scale=given.get("scale")
+        )[:3]
+    else:
+        weights = _weights(_scores(query, key, is_causal, **given), sums)
+        grad_value = torch.matmul(weights.to(value.dtype).mT, grad)
+        grad_weights = torch.matmul(grad, value.mT).to(weights.dtype)
+        rows = (grad * out).to(weights.dtype).sum(-1, keepdim=True)
+        grad_scores = (weights * (grad_weights - rows) * _scale(query, given.get("scale"))).to(query.dtype)
+        made = torch.matmul(grad_scores, key), torch.matmul(grad_scores.mT, query), grad_value
+    # In memory with the heads of a position side by side, as the CPU kernel leaves gradients.
+    return tuple(tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in made)
 
 
-def _cuda_attention(
-    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, **given: Any
-) -> tuple[Tensor, Tensor]:
-    """As `attention`, by CUDA's memory-efficient kernel if that takes these tensors."""
-    if not _fits_efficient_attention(query, key, value, given.get("attn_mask"), is_causal):
-        return attention(query, key, value, dropout_p, is_causal, **given)
-    bias = _aligned(given.get("attn_mask"), query, key)
-    output, sums, *_ = aten._scaled_dot_product_efficient_attention(
-        query, key, value, bias, True, 0.0, is_causal, scale=given.get("scale")
-    )
-    return _laid_out_like(output, query), sums
-
-
-def _cuda_attention_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, *more: Any, **given: Any
-) -> tuple[Tensor, ...]:
-    """As `attention_backward`; the counterpart of `_cuda_attention`."""
-    _, is_causal = more
-    if not _fits_efficient_attention(query, key, value, given.get("attn_mask"), is_causal):
-        return attention_backward(grad, query, key, value, out, sums, *more, **given)
-    # Only dropout reads the state of the generator.
-    unread = torch.empty((), dtype=torch.int64, device=query.device)
-    inputs = query, key, value, _aligned(given.get("attn_mask"), query, key), out, sums, unread, unread
-    made = aten._scaled_dot_product_efficient_attention_backward(
-        grad, *inputs, 0.0, [True, True, True, False], is_causal, scale=given.get("scale")
-    )
-    return tuple(map(_by_position, made[:3]))
-
-
-def _fits_efficient_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool) -> bool:
-    params = torch.backends.cuda.SDPAParams(query, key, value, mask, 0.0, is_causal, False)
+def _is_efficient(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, attn_mask: Tensor | None = None, **_: Any
+) -> bool:
+    """True if CUDA's memory-efficient kernel takes these tensors."""
+    if not query.is_cuda:
+        return False
+    params = torch.backends.cuda.SDPAParams(query, key, value, attn_mask, 0.0, is_causal, False)
     return torch.backends.cuda.can_use_efficient_attention(params)
 
 
@@ -148,25 +143,8 @@ def _scale(query: Tensor, scale: float | None) -> float:
     return 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
 
 
-def _laid_out_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """The tensor in memory as another one, on which later views rely."""
-    return torch.empty_like(other, dtype=tensor.dtype).copy_(tensor) if tensor.shape == other.shape else tensor
-
-
-def _by_position(tensor: Tensor) -> Tensor:
-    """The tensor in memory with the heads of a position side by side, as the CPU kernel leaves gradients."""
-    return tensor.transpose(1, 2).contiguous().transpose(1, 2)
-
-
-_FORWARD = aten._scaled_dot_product_flash_attention_for_cpu.default
-_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-
-_Kernels: TypeAlias = dict[Callable[..., Any], Callable[..., Any]]
-PORTABLE: _Kernels = {_FORWARD: attention, _BACKWARD: attention_backward}
-"""Captured op that torch can run on CPUs only → the same in ops that run everywhere."""
-
-KERNELS: dict[str, _Kernels] = {"cuda": {_FORWARD: _cuda_attention, _BACKWARD: _cuda_attention_backward}}
-"""Torch's type of a device → captured op that torch can run on CPUs only → the device's own kernel for it."""
-
-_CALLED_BY: _Kernels = {FORWARD: run_forward}
-"""Captured op → what calls it as plain PyTorch does, where that depends on more than its arguments."""
+PORTABLE: dict[Callable[..., Any], Callable[..., Any]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
+}
+"""Captured op that torch can run on CPUs only → the same on every device."""
