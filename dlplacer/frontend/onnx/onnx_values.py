@@ -22,9 +22,7 @@ _PROTO_LIMIT_BYTES = 2**31 - 1
 SHAPE_ELEMENTS = 2**13
 """Tensors of as many elements may decide shapes; larger ones are weights, of which plans need the shape alone."""
 MICROSOFT = "com.microsoft"
-_RANDOM = frozenset(
-    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
-)
+_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 _TEXT_BITS = 128
 _PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 """Types of which several elements share a byte → bits of an element."""
@@ -47,13 +45,9 @@ class OnnxFile:
 def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weights: bool = False) -> OnnxFile:
     """The model in a file; FileFormatError names what is wrong with it or its axes.
 
-    Parameters
-    ----------
-    dims
-        Values of the symbolic axes of its inputs, by their names (``batch``) or by place (``input:0``).
-    with_weights
-        Read the tensors that lie in other files, to run the model. To plan it, shapes suffice: such files may be of any
-        size, or missing.
+    `dims` are values of the symbolic axes of its inputs, by their names (``batch``) or by place (``input:0``). With
+    `with_weights` tensors in other files are read, to run the model; to plan it, such files may be of any size, or
+    missing.
     """
     where, bindings = Path(path), dict(dims or {})
     content = read_bytes(where)
@@ -116,8 +110,7 @@ def _read_external(model: Any, folder: Path, with_weights: bool) -> None:
 
 def _external(model: Any) -> list[Any]:
     """The tensors of a model that lie in other files."""
-    tensors = _tensors(model.graph, *model.functions)
-    return [tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    return [each for each in _tensors(model.graph, *model.functions) if each.data_location == onnx.TensorProto.EXTERNAL]
 
 
 def _tensors(*graphs: Any) -> Iterator[onnx.TensorProto]:
@@ -158,11 +151,11 @@ def _require_plannable(model: Any) -> None:
 def _name_nodes(graph: Any) -> None:
     """Make the names of nodes unique; those that already are stay."""
     taken = {each.name for each in (*graph.node, *graph.input, *graph.initializer)}
-    seen: set[str] = set()
+    seen: set[str] = {""}
     for number, node in enumerate(graph.node):
-        if not node.name or node.name in seen:
+        if node.name in seen:
             node.name = free_name(f"{node.name or node.op_type}_{number}", taken, "_")
-            taken.add(node.name)
+        taken.add(node.name)
         seen.add(node.name)
 
 
@@ -221,7 +214,10 @@ def values_of(file: OnnxFile) -> Values:
     except Exception as error:
         raise FileFormatError(str(file.path), [f"shape inference: {str(error).splitlines()[0]}"]) from error
     graph: Any = inferred.graph
-    specs, constant = specs_of(graph), _constant(model)
+    specs, constant = specs_of(graph), {tensor.name for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if not _draws(node) and constant.issuperset(reads(node)):
+            constant.update(filter(None, node.output))
     needed = {name for node in model.graph.node for name in reads(node)} | {value.name for value in model.graph.output}
     types = {value.name: value.type.WhichOneof("value") for value in (*graph.input, *graph.value_info, *graph.output)}
     made = [(value.name, "an input", "") for value in data_inputs(model)]
@@ -238,7 +234,7 @@ def values_of(file: OnnxFile) -> Values:
     ]
     if missing:
         raise FileFormatError(str(file.path), missing[:5])
-    return Values(specs, constant, inferred)
+    return Values(specs, frozenset(constant), inferred)
 
 
 def specs_of(graph: Any) -> dict[str, TensorSpec]:
@@ -277,30 +273,17 @@ def reads(node: onnx.NodeProto) -> list[str]:
     """Names of the values that a node reads, those of its subgraphs from outside included, each once."""
     names = [name for name in node.input if name]
     for body in _bodies(node):
-        names += _free(body)
+        own = {value.name for value in (*body.input, *body.initializer)}
+        for inner in body.node:
+            names += [name for name in reads(inner) if name not in own]
+            own.update(inner.output)
+        names += [value.name for value in body.output if value.name not in own]
     return list(dict.fromkeys(names))
-
-
-def _free(graph: Any) -> Iterator[str]:
-    """Values that a subgraph takes from around it."""
-    own = {value.name for value in (*graph.input, *graph.initializer)}
-    for node in graph.node:
-        yield from (name for name in reads(node) if name not in own)
-        own.update(node.output)
-    yield from (value.name for value in graph.output if value.name not in own)
 
 
 def _bodies(node: Any) -> list[Any]:
     """The subgraphs of a node, without theirs."""
     return [body for attribute in node.attribute for body in (attribute.g, *attribute.graphs)]
-
-
-def _constant(model: onnx.ModelProto) -> frozenset[str]:
-    constant = {tensor.name for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if not _draws(node) and constant.issuperset(reads(node)):
-            constant.update(name for name in node.output if name)
-    return frozenset(constant)
 
 
 def _draws(node: Any) -> bool:
@@ -337,13 +320,12 @@ def _add_contrib_shapes(model: Any) -> None:
         session = onnxruntime.InferenceSession(light.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception:  # it raises errors of several classes of its own
         return
-    found = []
+    known = {value.name: value for value in model.graph.value_info}
     for value in session.get_outputs():
         # ``tensor(float16)`` → FLOAT16
         element = getattr(onnx.TensorProto, value.type.removeprefix("tensor(").removesuffix(")").upper(), None)
         if value.name in made and element is not None and all(isinstance(size, int) for size in value.shape):
-            found.append(onnx.helper.make_tensor_value_info(value.name, element, value.shape))
-    names = {value.name for value in found}
-    kept = [value for value in model.graph.value_info if value.name not in names]
+            known[value.name] = onnx.helper.make_tensor_value_info(value.name, element, value.shape)
+    values = list(known.values())
     del model.graph.value_info[:]
-    model.graph.value_info.extend([*kept, *found])
+    model.graph.value_info.extend(values)
