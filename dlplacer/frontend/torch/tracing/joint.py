@@ -227,9 +227,7 @@ def _output_slot(description: Any, input_names: Sequence[str]) -> Slot:
     if kind == "GradAOTOutput":
         return Slot("gradient", _input_slot(description.grad_of).name)
     if kind != "InputMutationAOTOutput":
-        raise CaptureError(
-            f"the graph has an output of unknown meaning, {description}; please report this model"
-        )
+        raise CaptureError(f"the graph has an output of unknown meaning, {description}; please report this model")
     changed = _input_slot(description.mutated_input)
     if changed.role == "input":
         raise CaptureError(
