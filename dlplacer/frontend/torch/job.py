@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 OPTIMIZERS = ("sgd", "momentum", "adam")
 AUTOCAST = ("bfloat16", "float16")
 AUTOCAST_ON = ("cpu", "cuda")
-_SHOWN = 6
-
-
 _Rate = Annotated[float, Number()]
 
 
@@ -29,10 +26,7 @@ _Rate = Annotated[float, Number()]
 class Optimizer(Record):
     """An update rule that becomes part of the step: the same arithmetic as torch.optim's SGD and Adam.
 
-    Attributes
-    ----------
-    kind
-        ``sgd``: no state; ``momentum``: one state tensor per parameter; ``adam``: two.
+    `kind`: ``sgd``: no state; ``momentum``: one state tensor per parameter; ``adam``: two.
     """
 
     kind: Annotated[str, OneOf(OPTIMIZERS)]
@@ -56,27 +50,16 @@ class Job:
     >>> dp.Job(torch.nn.Linear(12, 3), args=(torch.randn(8, 12),), mode="infer")
     <Job Linear: infer, args float32[8, 12]>
 
-    Attributes
-    ----------
-    module
-        Real, or built on the meta device or under a fake tensor mode: capture needs no data.
-    args, kwargs
-        Inputs of the module; tensors may be nested in tuples, lists and dicts.
-    targets
-        Further arguments of the loss.
-    loss
-        ``loss(output, *targets)`` → scalar. None in mode ``train`` means that the module takes the targets as further
-        arguments and returns the loss, or something that has it as ``loss``: an attribute or a key.
-    mode
-        ``train``: forward and backward; ``infer``: forward alone, in evaluation mode.
-    optimizer
-        With one, the step updates the parameters too.
-    autocast
-        Dtype name for torch.autocast around the forward pass, or None.
-    autocast_on
-        ``cpu`` or ``cuda``, whose lists say which ops are cast; None means this machine's.
-    entry
-        ``module:callable`` that builds the job, if it was named on the command line.
+    - `module`: real, or built on the meta device or under a fake tensor mode: capture needs no data.
+    - `args`, `kwargs`: inputs of the module; tensors may be nested in tuples, lists and dicts.
+    - `targets`: further arguments of the loss.
+    - `loss`: ``loss(output, *targets)`` → scalar. None in mode ``train`` means that the module takes the targets as
+      further arguments and returns the loss, or something that has it as ``loss``: an attribute or a key.
+    - `mode`: ``train``: forward and backward; ``infer``: forward alone, in evaluation mode.
+    - `optimizer`: with one, the step updates the parameters too.
+    - `autocast`: dtype name for torch.autocast around the forward pass, or None.
+    - `autocast_on`: ``cpu`` or ``cuda``, whose lists say which ops are cast; None means this machine's.
+    - `entry`: ``module:callable`` that builds the job, if it was named on the command line.
     """
 
     module: nn.Module
@@ -112,8 +95,11 @@ class Job:
             object.__setattr__(self, "optimizer", Optimizer(self.optimizer))
 
     def __repr__(self) -> str:
-        leaves = [_described(leaf) for leaf in pytree.tree_leaves((self.args, dict(self.kwargs)))]
-        args = f", args {', '.join(leaves[:_SHOWN])}{', …' * (len(leaves) > _SHOWN)}" if leaves else ""
+        leaves = [
+            f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" if torch.is_tensor(leaf) else brief(leaf)
+            for leaf in pytree.tree_leaves((self.args, dict(self.kwargs)))
+        ]
+        args = f", args {', '.join(leaves[:6])}{', …' * (len(leaves) > 6)}" if leaves else ""
         return f"<Job {type(self.module).__name__}: {self.mode}{args}>"
 
     def with_inputs(
@@ -141,11 +127,6 @@ class Job:
         from dlplacer.frontend.torch.tracing.parameter_uses import parameter_uses
 
         return parameter_uses(self)
-
-
-def _described(leaf: Any) -> str:
-    is_tensor = isinstance(leaf, torch.Tensor)
-    return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" if is_tensor else brief(leaf)
 
 
 def loss_in(output: Any) -> Any:

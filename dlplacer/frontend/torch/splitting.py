@@ -18,7 +18,15 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.nodes import behind_views, is_folded, is_random, operators, picked_output, stand_ins
+from dlplacer.frontend.torch.nodes import (
+    argument,
+    behind_views,
+    is_folded,
+    is_random,
+    operators,
+    picked_output,
+    stand_ins,
+)
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
 
 aten = torch.ops.aten
@@ -103,13 +111,13 @@ def _alike(node: fx.Node, term: str, axes: str) -> Patterns:
 def _softmax(node: fx.Node) -> Patterns:
     """Along every dimension but the one that is normalized."""
     letters = _LETTERS[: node.meta["val"].dim()]
-    dim = _argument(node, "dim") % (len(letters) or 1)
+    dim = argument(node, "dim") % (len(letters) or 1)
     return _alike(node, letters, letters[:dim] + letters[dim + 1 :])
 
 
 def _layer_norm(node: fx.Node) -> Patterns:
     """Along the dimensions that are not normalized."""
-    letters = _LETTERS[: _value(node.args[0]).dim() - len(_argument(node, "normalized_shape"))]
+    letters = _LETTERS[: _value(node.args[0]).dim() - len(argument(node, "normalized_shape"))]
     return _signature(node, f"{letters}.->{letters}.,{letters}.,{letters}.", letters)
 
 
@@ -118,16 +126,16 @@ def _layer_norm_backward(node: fx.Node) -> Patterns:
 
     Not along other dimensions: the CPU kernel reads slices of mean and deviation as if they were contiguous.
     """
-    several = _value(node.args[0]).dim() > len(_argument(node, "normalized_shape"))
+    several = _value(node.args[0]).dim() > len(argument(node, "normalized_shape"))
     return _signature(node, "b.,b.,,b.,b.->b.,-,-", "b" if several else "")
 
 
 def _attention(node: fx.Node, tensors: int) -> Patterns:
     """Along the samples, and along the heads where every query head has its own; where nothing is drawn."""
-    mask, sizes = _argument(node, "attn_mask"), [_value(given).shape for given in node.args[:tensors]]
+    mask, sizes = argument(node, "attn_mask"), [_value(given).shape for given in node.args[:tensors]]
     alike = "".join(letter for dim, letter in enumerate("bc") if len({size[dim] for size in sizes}) == 1)
     text = f"{'bc.,' * tensors}->bc.,bc.,bc."
-    for axis, pattern in _signature(node, text, "" if _argument(node, "dropout_p") else alike):
+    for axis, pattern in _signature(node, text, "" if argument(node, "dropout_p") else alike):
         own = -1 if mask is None else pattern.inputs[0] - 4 + _value(mask).dim()
         yield axis, replace(pattern, named={"attn_mask": own} if own >= 0 and _value(mask).shape[own] > 1 else {})
 
@@ -142,9 +150,9 @@ def _pointwise(node: fx.Node) -> Patterns:
 
 def _reduction(node: fx.Node) -> Patterns:
     """Along the dimensions that stay; a sum also along those that it reduces, as a sum of parts."""
-    dims, listed = _value(node.args[0]).dim(), _argument(node, "dim")
+    dims, listed = _value(node.args[0]).dim(), argument(node, "dim")
     letters, reduced = _LETTERS[:dims], {dim % dims for dim in listed or range(dims)} if dims else set()
-    gone = "-" if _argument(node, "keepdim") else ""
+    gone = "-" if argument(node, "keepdim") else ""
     kept = "".join(gone if dim in reduced else letter for dim, letter in enumerate(letters))
     axes = letters if node.target is aten.sum.dim_IntList else kept.replace("-", "")
     return _signature(node, f"{letters}->{kept or '-'}", axes)
@@ -154,7 +162,7 @@ def _concatenation(node: fx.Node) -> Patterns:
     """Along every dimension but the one along which it joins."""
     rank = node.meta["val"].dim()
     if all(_value(tensor).dim() == rank for tensor in node.args[0]):  # type: ignore[union-attr]
-        for dim in {*range(rank)} - {_argument(node, "dim") % rank}:
+        for dim in {*range(rank)} - {argument(node, "dim") % rank}:
             yield _axis(dim), Pattern({0: dim}, (dim,))
 
 
@@ -173,7 +181,7 @@ def _convolution_backward(node: fx.Node) -> Patterns:
 
     Those are the input's channels for the input gradient, and the output's for weight and bias gradients.
     """
-    of_input, of_weight, of_bias = _argument(node, "output_mask")
+    of_input, of_weight, of_bias = argument(node, "output_mask")
     yield from _signature(node, "b.,b.->b.,-,-", "b")
     rows, columns = (".c.", "c.") if node.args[7] else ("c.", ".c.")
     if node.args[9] == 1 and not of_input:
@@ -193,7 +201,7 @@ def _batch_norm(node: fx.Node) -> Patterns:
     """Cuts per channel, statistics included; along the samples only if the statistics are given."""
     yield from _signature(node, ".c.,c,c,c,c->.c.,c,c,c,c", "c")
     # Statistics of a part of the samples are not those of the batch: the parts would compute another function.
-    uses_given = "no_training" in str(node.target) or not _argument(node, "training")
+    uses_given = "no_training" in str(node.target) or not argument(node, "training")
     if uses_given and len(node.meta["val"]) <= 3:
         yield from _signature(node, "b.->b.,,", "b")
 
@@ -203,8 +211,8 @@ def _batch_norm_backward(node: fx.Node) -> Patterns:
     for text, axis in (".c.,.c.,c,c,c,c,c->.c.,c,c", "c"), ("b.,b.->b.,-,-", "b"):
         read, results = text.split("->")
         # A gradient that nobody asked for is None, though its stand-in is a tensor.
-        asked = (each * wanted for each, wanted in zip(results.split(","), _argument(node, "output_mask"), strict=True))
-        if axis == "c" or not _argument(node, "train"):
+        asked = (each * wanted for each, wanted in zip(results.split(","), argument(node, "output_mask"), strict=True))
+        if axis == "c" or not argument(node, "train"):
             yield from _signature(node, f"{read}->{','.join(asked)}", axis)
 
 
@@ -215,13 +223,6 @@ def _value(argument: Any) -> Any:
 
 def _is_tensor(argument: Any) -> bool:
     return isinstance(argument, fx.Node) and isinstance(argument.meta.get("val"), torch.Tensor)
-
-
-def _argument(node: fx.Node, name: str) -> Any:
-    """An argument of an ATen call by its name in the schema: as given, or its default."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    index, declared = next((index, each) for index, each in enumerate(schema.arguments) if each.name == name)
-    return node.args[index] if index < len(node.args) else node.kwargs.get(name, declared.default_value)
 
 
 def _axis(dim: int) -> str:
@@ -407,7 +408,7 @@ def _view_of_piece(
         return None
     if node.target not in _TURNED:
         return None
-    if node.target in _DIVIDED and _argument(node, "dim") % source.dim() == dim:
+    if node.target in _DIVIDED and argument(node, "dim") % source.dim() == dim:
         return None
     # Where a dimension goes is seen by its stride, which no other has.
     probe = torch.empty_strided(source.shape, [2**32 + place for place in range(source.dim())], device="meta")

@@ -58,18 +58,18 @@ def cuda_lists() -> Iterator[None]:
 def _kernels() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Op → its kernel for autocast, for all ops with another one than on the CPU."""
     policies = lists()
-    for name in policies["LOWER_PRECISION_FP"]:
-        # The CPU's own kernel keeps the casts of weights, which are then cast once.
-        if not _is_cast_on_cpu(name):
-            yield name, _cast_to(_operator(name), lambda args: torch.get_autocast_dtype("cpu"))
-    for name in policies["FP32"]:
-        yield name, _cast_to(_operator(name), lambda args: torch.float32)
-    for name in policies["PROMOTE"]:
-        yield name, _cast_to(_operator(name), _widest)
-    for name in policies["FP32_SET_OPT_DTYPE"]:
-        yield name, _with_float32_result(_operator(name), _operator(name))
-    for name, other in _NORMS.items():
-        yield name, _with_float32_result(_operator(name), _operator(other))
+    dtypes: dict[str, Callable[[Any], torch.dtype]] = {
+        "LOWER_PRECISION_FP": lambda args: torch.get_autocast_dtype("cpu"),
+        "FP32": lambda args: torch.float32,
+        "PROMOTE": _widest,
+    }
+    for policy, dtype_for in dtypes.items():
+        for name in policies[policy]:
+            # The CPU's own kernel keeps the casts of weights, which are then cast once.
+            if policy != "LOWER_PRECISION_FP" or not _is_cast_on_cpu(name):
+                yield name, _cast_to(next(iter(operators(name))), dtype_for)
+    for name, other in {**{name: name for name in policies["FP32_SET_OPT_DTYPE"]}, **_NORMS}.items():
+        yield name, _with_float32_result(*operators(name), *operators(other))
     yield "binary_cross_entropy", _refuse
     listed = frozenset().union(*policies.values())
     for full in torch._C._dispatch_get_all_op_names():
@@ -80,11 +80,6 @@ def _kernels() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 def _is_cast_on_cpu(name: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCPU"))
-
-
-def _operator(name: str) -> Any:
-    (found,) = operators(name)
-    return found
 
 
 def _is_cast(value: Any) -> bool:

@@ -15,18 +15,16 @@ from dlplacer.frontend.torch.job import Job, loss_in
 from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
 from dlplacer.frontend.torch.tracing.stand_in import fake_tensor, is_empty, stand_ins_of, stood_in
 
-_Hooks = Mapping[int, Callable[..., Any]]
-GLOBAL_BACKWARD_HOOKS: Mapping[str, _Hooks] = {
+GLOBAL_BACKWARD_HOOKS: Mapping[str, Mapping[int, Callable[..., Any]]] = {
     "register_module_full_backward_hook": every_module._global_backward_hooks,
     "register_module_full_backward_pre_hook": every_module._global_backward_pre_hooks,
 }
 """The function that registers it → the hooks that the engine calls for every module."""
-GLOBAL_HOOKS: tuple[_Hooks, ...] = (
+GLOBAL_HOOKS = (
     every_module._global_forward_hooks,
     every_module._global_forward_pre_hooks,
     *GLOBAL_BACKWARD_HOOKS.values(),
 )
-"""All hooks that are called for every module."""
 
 
 def has_backward_hooks(module: nn.Module) -> bool:
