@@ -24,8 +24,7 @@ from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST, cuda_l
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
 from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches, part_of
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, copy_given_gradients, require_known
-from dlplacer.frontend.torch.tracing.quiet import undisturbed
-from dlplacer.frontend.torch.tracing.stand_in import is_installed
+from dlplacer.frontend.torch.tracing.stand_in import is_installed, undisturbed
 from dlplacer.frontend.torch.tracing.step_module import (
     fake_step,
     job_tensors,

@@ -27,7 +27,7 @@ from dlplacer.frontend.torch.nodes import (
     picked_output,
     stand_ins,
 )
-from dlplacer.frontend.torch.tracing.quiet import undisturbed
+from dlplacer.frontend.torch.tracing.stand_in import undisturbed
 
 aten = torch.ops.aten
 SUM = -1

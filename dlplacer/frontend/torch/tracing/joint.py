@@ -22,8 +22,7 @@ from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.nodes import name_in_python, writes_in_python
 from dlplacer.frontend.torch.refusals import explanation, frames_of, line_of, place_in_code
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, fuse_lstms, set_workspaces
-from dlplacer.frontend.torch.tracing.quiet import quiet, spoken
-from dlplacer.frontend.torch.tracing.stand_in import WritesRefused, real_strides
+from dlplacer.frontend.torch.tracing.stand_in import WritesRefused, quiet, real_strides, spoken
 from dlplacer.frontend.torch.tracing.step_module import StepModule, named_tensors
 
 

@@ -14,7 +14,7 @@ from dlplacer.core.errors import CaptureError
 from dlplacer.data_parallel.groups.captured_chain import ParameterUses
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.refusals import explanation
-from dlplacer.frontend.torch.tracing.quiet import undisturbed
+from dlplacer.frontend.torch.tracing.stand_in import undisturbed
 from dlplacer.frontend.torch.tracing.step_module import fake_step, named_tensors
 
 _DESCRIBE = ("__get__", "size", "stride", "dim", "ndimension", "numel", "is_floating_point", "is_contiguous")

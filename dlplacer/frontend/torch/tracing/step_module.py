@@ -12,8 +12,7 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.job import Job, loss_in
-from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
-from dlplacer.frontend.torch.tracing.stand_in import fake_tensor, is_empty, stand_ins_of, stood_in
+from dlplacer.frontend.torch.tracing.stand_in import TRACED_ON, fake_tensor, is_empty, stand_ins_of, stood_in
 
 GLOBAL_BACKWARD_HOOKS: Mapping[str, Mapping[int, Callable[..., Any]]] = {
     "register_module_full_backward_hook": every_module._global_backward_hooks,
