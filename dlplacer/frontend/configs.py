@@ -228,17 +228,18 @@ class _Shapes:
         hidden, vocabulary, family = self.hidden, self.need("vocab_size"), self.family
         table, places = vocabulary * hidden, self.need("max_position_embeddings") * hidden if self.kind == "gpt2" else 0
         yield DecoderPart("embedding", None, tuple(family.embedding.split("+")), self.plain(table + places))
+        first, every = self.get("first_k_dense_replace", 0), self.get("decoder_sparse_step", 1)
         for layer in range(self.layers):
             yield self._attention(layer)
-            yield from self._experts(layer) if self._is_sparse(layer) else [self._mlp(layer)]
+            is_dense = layer in self.listed("mlp_only_layers") or layer < first or (layer + 1) % every
+            if self.get("num_local_experts") and not is_dense:
+                yield from self._experts(layer)
+            else:
+                factors = (3 if "g" in family.flags else 2) * hidden * self.inner
+                size = self.packed(factors) + self.plain(self.bias("m", self.inner + hidden))
+                yield DecoderPart("mlp", layer, (f"{family.layer.format(layer)}.mlp",), size, factors, 2)
         behind = self.norm(1) + self.bias("h", vocabulary)
         yield DecoderPart("head", None, (family.final, family.head), self.plain(table + behind), table)
-
-    def _is_sparse(self, layer: int) -> bool:
-        if not self.get("num_local_experts") or layer in self.listed("mlp_only_layers"):
-            return False
-        first, every = self.get("first_k_dense_replace", 0), self.get("decoder_sparse_step", 1)
-        return bool(layer >= first and (layer + 1) % every == 0)
 
     def _attention(self, layer: int) -> DecoderPart:
         hidden, heads, width, kernels = self.hidden, self.heads, self.head_width, 2
@@ -279,11 +280,6 @@ class _Shapes:
             return window if layer >= self.get("max_window_layers", 28) else None
         every = {"gemma2": 2, "gemma3_text": self.get("sliding_window_pattern", 6), "gpt_oss": 2}.get(self.kind)
         return window if every is None or (layer + 1) % every else None
-
-    def _mlp(self, layer: int) -> DecoderPart:
-        factors = (3 if "g" in self.family.flags else 2) * self.hidden * self.inner
-        size = self.packed(factors) + self.plain(self.bias("m", self.inner + self.hidden))
-        return DecoderPart("mlp", layer, (f"{self.family.layer.format(layer)}.mlp",), size, factors, 2)
 
     def _experts(self, layer: int) -> Iterator[DecoderPart]:
         """The router and shared experts, which every token passes, then the experts of which it passes some."""

@@ -256,6 +256,7 @@ GOOGLENET_BLOCKS = {
     "inception5b": (384, 192, 384, 48, 128, 128),
 }
 """Table 1: #1x1, #3x3 reduce, #3x3, #5x5 reduce, #5x5, pool proj."""
+_halved = partial(functional.max_pool2d, kernel_size=3, stride=2, ceil_mode=True)
 
 
 class GoogLeNet(nn.Module):
@@ -279,10 +280,6 @@ class GoogLeNet(nn.Module):
         for name in GOOGLENET_BLOCKS:
             grid = self.get_submodule(name)(_halved(grid) if name in ("inception4a", "inception5a") else grid)
         return self.fc(torch.flatten(functional.adaptive_avg_pool2d(grid, 1), 1))
-
-
-def _halved(images: torch.Tensor) -> torch.Tensor:
-    return functional.max_pool2d(images, 3, stride=2, ceil_mode=True)
 
 
 class Bottleneck(nn.Module):

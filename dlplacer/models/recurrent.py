@@ -67,8 +67,7 @@ class Gnmt(nn.Module):
     """Logits, shape (N, U, vocabulary), for source tokens (N, T) and target tokens (N, U), of one embedding.
 
     As in NVIDIA's PyTorch version: residual LSTM layers, a bidirectional one first. Attention reads the output of the
-    first decoder layer, and its context goes to all further ones, so that every layer runs over the whole sentence in
-    one call: the network is a chain of layers with skip connections.
+    first decoder layer, and its context goes to all further ones, so that every layer runs in one call.
     """
 
     def __init__(self, vocabulary: int, hidden: int, layers: int) -> None:

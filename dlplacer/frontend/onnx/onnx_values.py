@@ -45,9 +45,8 @@ class OnnxFile:
 def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weights: bool = False) -> OnnxFile:
     """The model in a file; FileFormatError names what is wrong with it or its axes.
 
-    `dims` are values of the symbolic axes of its inputs, by their names (``batch``) or by place (``input:0``). With
-    `with_weights` tensors in other files are read, to run the model; to plan it, such files may be of any size, or
-    missing.
+    `dims` are values of the symbolic axes of its inputs, by their names (``batch``) or by place (``input:0``). Tensors
+    in other files are read `with_weights`, to run the model; to plan it, these files may be missing.
     """
     where, bindings = Path(path), dict(dims or {})
     content = read_bytes(where)
@@ -129,15 +128,12 @@ def _require_plannable(model: Any) -> None:
     if model.graph.sparse_initializer:
         name = model.graph.sparse_initializer[0].values.name
         raise InputError(f"initializer {name!r} is sparse, which no plan can place; store it dense")
-    newest = onnx.defs.onnx_opset_version()
+    newest, known = onnx.defs.onnx_opset_version(), f"of onnx {onnx.__version__}: update onnx"
     for version in (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")):
         if version > newest:
-            raise InputError(
-                f"opset {version} is newer than {newest}, the newest of onnx {onnx.__version__}: update onnx"
-            )
+            raise InputError(f"opset {version} is newer than {newest}, the newest {known}")
         if version < OLDEST_OPSET:
-            way = "convert it with onnx.version_converter"
-            raise InputError(f"opset {version} is older than {OLDEST_OPSET}, with which runtimes start: {way}")
+            raise InputError(f"opset {version} is older than {OLDEST_OPSET}: convert it with onnx.version_converter")
     if _external(model):
         # The checker would look for the files of tensors that are left there.
         model = deepcopy(model)
@@ -192,11 +188,13 @@ def _bind(model: Any, bindings: Mapping[str, int]) -> None:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a graph by name; `model` has their shapes too, and those of the values inside its subgraphs."""
+    """The values of a graph by name; `model` has their shapes too, and those of the values inside its subgraphs.
+
+    `constant` ones depend on no input: initializers, and results of nodes that read only these.
+    """
 
     specs: dict[str, TensorSpec]
     constant: frozenset[str]
-    """Values that depend on no input: initializers, and results of nodes that read only these."""
     model: onnx.ModelProto
 
 
@@ -221,17 +219,21 @@ def values_of(file: OnnxFile) -> Values:
     needed = {name for node in model.graph.node for name in reads(node)} | {value.name for value in model.graph.output}
     types = {value.name: value.type.WhichOneof("value") for value in (*graph.input, *graph.value_info, *graph.output)}
     made = [(value.name, "an input", "") for value in data_inputs(model)]
-    made += [
-        (name, f"an output of {node.op_type} {node.name!r}", node.domain)
-        for node in model.graph.node
-        for name in node.output
-        if name in needed and name not in constant
-    ]
-    missing = [
-        f"{name!r}, {origin}, {_unplaceable(types.get(name), domain)}"
-        for name, origin, domain in made
-        if name not in specs
-    ]
+    for node in model.graph.node:
+        origin = f"an output of {node.op_type} {node.name!r}"
+        made += [(name, origin, node.domain) for name in node.output if name in needed and name not in constant]
+    missing = []
+    for name, origin, domain in (each for each in made if each[0] not in specs):
+        kind, way = types.get(name), "give its shape in value_info"
+        if kind not in (None, "tensor_type"):
+            reason = f"has type {str(kind).removesuffix('_type')}, which has no size; only tensors can be planned"
+        elif domain in ("", "ai.onnx", "ai.onnx.ml"):
+            reason = f"has no fixed shape: its size depends on the data; if it is fixed, {way}"
+        else:
+            install = "install onnxruntime, which infers it, or "
+            ways = way if domain != MICROSOFT or find_spec("onnxruntime") else install + way
+            reason = f"has no known shape: onnx does not know the ops of domain {domain!r}; {ways}"
+        missing.append(f"{name!r}, {origin}, {reason}")
     if missing:
         raise FileFormatError(str(file.path), missing[:5])
     return Values(specs, frozenset(constant), inferred)
@@ -257,16 +259,6 @@ def _spec(element: int, shape: Any) -> TensorSpec | None:
     kind = onnx.helper.tensor_dtype_to_np_dtype(element)
     bits = _TEXT_BITS if name == "STRING" else _PACKED_BITS.get(name, 8 * kind.itemsize)
     return TensorSpec(tuple(shape), "string" if name == "STRING" else kind.name, -(-bits * prod(shape) // 8))
-
-
-def _unplaceable(kind: str | None, domain: str) -> str:
-    """Why a value cannot be planned."""
-    if kind not in (None, "tensor_type"):
-        return f"has type {str(kind).removesuffix('_type')}, which has no size; only tensors can be planned"
-    if domain not in ("", "ai.onnx", "ai.onnx.ml"):
-        way = "" if domain != MICROSOFT or find_spec("onnxruntime") else "install onnxruntime, which infers it, or "
-        return f"has no known shape: onnx does not know the ops of domain {domain!r}; {way}give its shape in value_info"
-    return "has no fixed shape: its size depends on the data; if it is fixed, give its shape in value_info"
 
 
 def reads(node: onnx.NodeProto) -> list[str]:

@@ -38,8 +38,7 @@ def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, in
     """The work of a node of a model after shape inference, or of one of its subgraphs.
 
     `specs` are of the values that it can see, `numbers` the whole numbers that the file holds. Of the branches of an If
-    the most work of any counts. A loop runs as often as what it stacks is long, else as often as it may, if that is
-    a number of the file; else it counts once, as nothing tells.
+    the most work counts. A loop runs as often as what it stacks is long, else as the file allows, or counts once.
     """
     inputs = [specs.get(name) if name else None for name in node.input]
     outputs = [specs.get(name) if name else None for name in node.output]

@@ -61,11 +61,10 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     """The cut into micro-batches whose step has the loss and gradients of the whole batch.
 
     Both are computed in plain PyTorch on the job's own tensors, or on random ones where these have no data; every
-    random op gives constants. A cut that is right there is confirmed on the same values in other orders. Cuts along
-    other dimensions, sums, and means weighted by counts of tokens or class weights are tried where the mean over
-    dimension 0 differs. Batch norm in training mode, which sees micro-batches, is no reason to refuse: it is named
-    with the size of its change, and the rest is compared with it in evaluation. Refused are batches that no cut leaves
-    the same beyond rounding, unless `allow_other_loss`, and those that cannot be cut into so many equal parts.
+    random op gives constants. Cuts along other dimensions, sums, and means weighted by counts of tokens or class
+    weights are tried where the mean over dimension 0 differs. A cut that is right is confirmed on the same values in
+    other orders. Batch norm in training mode is no reason to refuse: its change is named, and the rest is compared in
+    evaluation. Refused are batches that no cut leaves the same beyond rounding, unless `allow_other_loss`.
     """
     if job.mode != "train":
         raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
@@ -167,14 +166,12 @@ class _Steps:
     def compared(self, cut: BatchCut) -> tuple[ComparedCut | None, Difference]:
         """The cut with the joining that gives the whole batch's results, or None, and the difference of the mean."""
         parts = [part_of(self.job, number, cut) for number in range(self.count)]
-        autocast = self.job.autocast
-        notes: tuple[str, ...] = ()
+        autocast, notes = self.job.autocast, tuple[str, ...]()
         change, losses = self._difference(parts, None)
-        if change.is_rounding(autocast):
-            return ComparedCut(cut), change
         # A module in evaluation mode is trained as a whole; else its parts keep their modes.
         norms = (each for each in self.job.module.modules() if isinstance(each, _BatchNorm))
-        rest, evaluates = change, any(norm.training or not self.job.module.training for norm in norms)
+        differs = not change.is_rounding(autocast)
+        rest, evaluates = change, differs and any(norm.training or not self.job.module.training for norm in norms)
         if evaluates:
             notes = (f"batch norm sees one micro-batch at a time, which changes the step: {change}",)
             rest, losses = self._difference(parts, None, evaluates)
@@ -224,13 +221,11 @@ class _Steps:
         if abs(sum(losses) - expected) <= near:
             yield SUM, [1.0] * self.count
         traced = trace_job(self.job, [*self.rewrites, str(cut)])
-        names = {name: slot for name, slot in traced.inputs.items() if slot.role in ("input", "buffer")}
         tensors = job_tensors(self.job)
+        buffers = {name: tensors[slot.name] for name, slot in traced.inputs.items() if slot.role == "buffer"}
+        places = {name: slot.position for name, slot in traced.inputs.items() if slot.role == "input"}
         leaves = [flat_inputs(part_of(self.job, number, cut)) for number in range(self.count)]
-        given = [
-            {name: mine[slot.position] if slot.role == "input" else tensors[slot.name] for name, slot in names.items()}
-            for mine in leaves
-        ]
+        given = [{**buffers, **{name: mine[place] for name, place in places.items()}} for mine in leaves]
         for node in divisors(traced):
             counts = [float(divisor_value(traced, node, each)) for each in given]
             total = sum(counts)

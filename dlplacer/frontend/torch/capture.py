@@ -21,7 +21,7 @@ from dlplacer.frontend.torch.refusals import require_traceable
 from dlplacer.frontend.torch.splitting import is_split
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST, cuda_lists
-from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
+from dlplacer.frontend.torch.tracing.kernels import FUSED_LSTM, LSTM_BACKWARD, LSTM_FORWARD
 from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches, part_of
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, copy_given_gradients, require_known
 from dlplacer.frontend.torch.tracing.stand_in import is_installed, undisturbed
@@ -101,11 +101,13 @@ def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
                 raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
             # Autocast casts what an LSTM reads, and the fused kernel takes float32.
             traced = joint.trace(step, inputs, names, FUSED_LSTM in rewrites and job.autocast is None)
-        replaced = replaced_tensors(job) if any(map(joint.is_tensor_table, traced.side_effects)) else ()
-        # Without the state of installed packages, and the tables of tensors: those replaced are looked for themselves.
+        # The tables of tensors of a module may hold new ones afterwards.
+        tables = {path for path in traced.side_effects if path.rpartition(".")[2] in ("_buffers", "_parameters")}
+        replaced = replaced_tensors(job) if tables else ()
+        # Without the state of installed packages.
         modules = dict(job.module.named_modules())
-        paths = (path for path in traced.side_effects if not joint.is_tensor_table(path))
-        changed = [path for path in paths if path in modules or not _is_theirs(modules, path)]
+        paths = (path for path in traced.side_effects if path in modules or not _is_theirs(modules, path))
+        changed = [path for path in paths if path not in tables]
         if changed and not replaced:
             with fake_step(job) as (step, inputs):
                 joint.require_same_next_step(step, inputs)
@@ -241,8 +243,8 @@ def _homes(traced: joint.Traced, executable: Executable, colocate_backward: bool
     fused = {}
     for code in executable.of_role("call"):
         call = code.instructions[0]
-        if call.target in (FORWARD, BACKWARD):
-            fused[code.op] = code.op if call.target is FORWARD else executable.producer[call.args[-1].name]
+        if call.target in (LSTM_FORWARD, LSTM_BACKWARD):
+            fused[code.op] = code.op if call.target is LSTM_FORWARD else executable.producer[call.args[-1].name]
     if not colocate_backward:
         return fused
     op_of = {code.instructions[0].result: code.op for code in executable.of_role("call")}

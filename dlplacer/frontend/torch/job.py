@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from dlplacer.data_parallel.groups.captured_chain import ParameterUses
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
-AUTOCAST = ("bfloat16", "float16")
-AUTOCAST_ON = ("cpu", "cuda")
 _Rate = Annotated[float, Number()]
 
 
@@ -86,7 +84,7 @@ class Job:
                 raise InputError(f"job: {name} is a {type(getattr(self, name)).__name__}; give a tuple: ({name[:-1]},)")
         if self.mode not in ("train", "infer"):
             raise InputError(f"job: mode is {self.mode!r}; use 'train' or 'infer'")
-        for name, accepted in (("autocast", AUTOCAST), ("autocast_on", AUTOCAST_ON)):
+        for name, accepted in (("autocast", ("bfloat16", "float16")), ("autocast_on", ("cpu", "cuda"))):
             if getattr(self, name) not in (None, *accepted):
                 raise InputError(f"job: {name} is {getattr(self, name)!r}; use one of {', '.join(accepted)}")
         if self.mode == "infer" and self.optimizer is not None:
@@ -154,8 +152,3 @@ def autocast_of(job: Job, device: torch.device) -> torch.autocast:
 def flat_inputs(job: Job) -> list[Any]:
     """The inputs of a job's step as a flat list: leaves of its arguments, keyword arguments and targets."""
     return pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-
-
-def is_flat(values: tuple[Any, ...]) -> bool:
-    """True if these are tensors, and nothing is nested."""
-    return all(isinstance(value, torch.Tensor) for value in values)

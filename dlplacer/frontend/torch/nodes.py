@@ -10,7 +10,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 from dlplacer.core.op import TensorSpec
 from dlplacer.frontend.torch.executable import Value
-from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, lstm_flops
+from dlplacer.frontend.torch.tracing.kernels import LSTM_BACKWARD, LSTM_FORWARD
 
 aten = torch.ops.aten
 
@@ -166,10 +166,11 @@ def flops_of(node: fx.Node) -> int:
         return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))  # type: ignore[no-untyped-call]
     if packet is aten._scaled_dot_product_flash_attention_for_cpu_backward:
         return int(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))  # type: ignore[no-untyped-call]
-    if node.target is FORWARD:
-        return lstm_flops(args[0], node.meta["val"][0])
-    if node.target is BACKWARD:
-        return 2 * lstm_flops(args[0], args[7])
+    if node.target in (LSTM_FORWARD, LSTM_BACKWARD):
+        # Four gates of the width of the output, from its input and from its own state.
+        is_forward = node.target is LSTM_FORWARD
+        output = node.meta["val"][0] if is_forward else args[7]
+        return int((2 if is_forward else 4) * output.numel() * 4 * (args[0].shape[-1] + output.shape[-1]))
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=node.meta["val"]))
     return 0

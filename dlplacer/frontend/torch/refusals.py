@@ -1,6 +1,5 @@
 """Why a job cannot be captured, in words for its author: the line, module, tensor or input, and the way out."""
 
-import linecache
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,16 @@ _REASONS = (
     r"debug context: (\S.+)",
 )
 """Where torch's texts say why, the first that is found."""
+_UNREGISTERED = (
+    "the step changes a tensor in place that is not registered in the module, and a placed step would not; make it a "
+    "buffer: self.register_buffer(name, tensor)"
+)
+_TOLD = {
+    "mutating a non-functional tensor": _UNREGISTERED,
+    "to have an entirely functional graph": _UNREGISTERED,
+    "had requires_grad_() called": "the step calls requires_grad_() on a tensor that it computes, which a graph cannot "
+    "hold; take the derivative by torch.func.grad(function)(tensor), or of a tensor that requires a gradient already",
+}
 _BY_VALUES = "values must not decide control flow or shapes: use torch.where, or move that line out of the module"
 _BY_CODE = "if the module runs with these inputs in plain PyTorch, move what cannot be traced out of it"
 
@@ -45,22 +54,15 @@ def explanation(error: Exception) -> str:
             f"the model cannot be captured: it returns a {unknown[1]}, which is no nest of tensors; return tensors in "
             "tuples, lists, dicts or registered types (a cache of transformers is left out with use_cache=False)"
         )
-    if "mutating a non-functional tensor" in text or "to have an entirely functional graph" in text:
-        return (
-            "the step changes a tensor in place that is not registered in the module, and a placed step would not; "
-            "make it a buffer: self.register_buffer(name, tensor)"
-        )
     if isinstance(error, ZeroDivisionError):
         return "torch divides by the size of a tensor without elements while it traces the step; skip empty batches"
-    if "had requires_grad_() called" in text:
-        return (
-            "the step calls requires_grad_() on a tensor that it computes, which a graph cannot hold; take the "
-            "derivative by torch.func.grad(function)(tensor), or of a tensor that requires a gradient already"
-        )
+    for sign, told in _TOLD.items():
+        if sign in text:
+            return told
     frames = [(frame.filename, frame.lineno, frame.line or "") for frame in getattr(error, "real_stack", None) or ()]
     by_values = any(sign in text.lower() for sign in ("data-dependent", "tolist()", "depends on input tensor data"))
-    told = (found[1] for form in _REASONS if (found := re.search(form, text)))
-    reason = next((each for each in told if "no exception handler" not in each), first_line(error))
+    reasons = (found[1] for form in _REASONS if (found := re.search(form, text)))
+    reason = next((each for each in reasons if "no exception handler" not in each), first_line(error))
     if isinstance(error, SyntaxError):
         reason = "the step computes no tensor"
     elif "Could not guard on data-dependent" in text and (caused := re.search(r"Caused by: .* in (\w+)\)", text)):
@@ -68,7 +70,7 @@ def explanation(error: Exception) -> str:
     elif "Could not extract specialized integer" in text:
         reason = "Python code needs a number that only the values of a tensor tell"
     way = _BY_VALUES if by_values else _BY_CODE
-    return f"the model cannot be captured{_at(frames)}: {reason.strip().rstrip('.')}; {way}"
+    return f"the model cannot be captured{place_in_code(frames)}: {reason.strip().rstrip('.')}; {way}"
 
 
 def require_fixed_shapes(graph: fx.Graph) -> None:
@@ -86,7 +88,7 @@ def require_fixed_shapes(graph: fx.Graph) -> None:
 def line_of(node: fx.Node) -> str:
     """The line of the user's code that makes a traced value or reads it first, as the end of a phrase."""
     around = (node, *node.all_input_nodes, *node.users)
-    return _at(next(filter(None, map(frames_of, around)), ()))
+    return place_in_code(next(filter(None, map(frames_of, around)), ()))
 
 
 def frames_of(node: fx.Node) -> Sequence[Any]:
@@ -94,12 +96,7 @@ def frames_of(node: fx.Node) -> Sequence[Any]:
     return re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', node.meta.get("stack_trace") or "")
 
 
-def place_in_code(file: str, line: int) -> str:
-    """A line of the user's code as the end of a phrase."""
-    return _at([(file, line, linecache.getline(file, line).strip())])
-
-
-def _at(frames: Sequence[Any]) -> str:
+def place_in_code(frames: Sequence[Any]) -> str:
     """The last line of the user's code; where torch's own modules alone were traced, the last line of those."""
     mine = [frame for frame in frames if not any(Path(frame[0]).is_relative_to(root) for root in _NOT_THE_USERS)]
     found = mine or [frame for frame in frames if Path(frame[0]).is_relative_to(_TORCHS_MODULES)]

@@ -59,7 +59,6 @@ class Pattern:
 
 
 Patterns = Iterator[tuple[str, Pattern]]
-Rule = Callable[[fx.Node], Patterns]
 
 
 def patterns_of(node: fx.Node) -> dict[str, Pattern]:
@@ -83,8 +82,7 @@ def _signature(node: fx.Node, text: str, axes: str, size_at: int | None = None) 
     """Cuts written as in einsum: ``bi,ic->bc`` is a matrix product.
 
     A letter of `axes` is a dimension that can be cut; a result without it is a sum of parts. A term that ends in a dot
-    counts its dimensions from the first, others from the last, where a size of 1 is broadcast. An empty term is read
-    whole, or no tensor.
+    counts its dimensions from the first, others from the last and broadcasts 1; an empty one is read whole.
     """
     terms, results = (side.split(",") for side in text.split("->"))
     values = node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else (node.meta["val"],)
@@ -241,14 +239,12 @@ avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward _adapti
 _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
 """)
 
-_SOFTMAXES = operators("_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data")
-
-_RULES: dict[Any, Rule] = {
+_RULES: dict[Any, Callable[[fx.Node], Patterns]] = {
     aten.mm.default: partial(_signature, text="bi,ic->bc", axes="bci"),
     aten.addmm.default: partial(_signature, text="bc,bi,ic->bc", axes="bc"),
     aten.bmm.default: partial(_signature, text="bci,bid->bcd", axes="bcd"),
     aten.baddbmm.default: partial(_signature, text="bcd,bci,bid->bcd", axes="bcd"),
-    **dict.fromkeys(_SOFTMAXES, _softmax),
+    **dict.fromkeys(operators("_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data"), _softmax),
     aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten._scaled_dot_product_flash_attention_for_cpu.default: partial(_attention, tensors=3),
@@ -468,10 +464,7 @@ def parse_splits(rewrites: Sequence[str]) -> tuple[OpSplit, ...]:
 
 
 def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
-    """Cut the named ops. Parts pass their results on to parts directly where they are cut alike.
-
-    A CaptureError says if an op does not exist or cannot be split along the axis, and lists the axes that it has.
-    """
+    """Cut the named ops, whose parts pass results on to parts that are cut alike; CaptureErrors list an op's axes."""
     wanted = {split.op: split for split in splits}
     nodes = list(graph.nodes)
     missing = sorted(wanted.keys() - {node.name for node in nodes if node.op == "call_function"})

@@ -57,11 +57,22 @@ def cuda_lists() -> Iterator[None]:
 
 def _kernels() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Op → its kernel for autocast, for all ops with another one than on the CPU."""
+
+    def widest(args: Any) -> torch.dtype:
+        cast = {leaf.dtype for leaf in pytree.tree_leaves(args) if _is_cast(leaf)}
+        return torch.float32 if torch.float32 in cast else torch.get_autocast_dtype("cpu")
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            "binary_cross_entropy is unsafe to autocast on CUDA; use binary_cross_entropy_with_logits, or leave "
+            "autocast around it"
+        )
+
     policies = lists()
     dtypes: dict[str, Callable[[Any], torch.dtype]] = {
         "LOWER_PRECISION_FP": lambda args: torch.get_autocast_dtype("cpu"),
         "FP32": lambda args: torch.float32,
-        "PROMOTE": _widest,
+        "PROMOTE": widest,
     }
     for policy, dtype_for in dtypes.items():
         for name in policies[policy]:
@@ -70,7 +81,7 @@ def _kernels() -> Iterator[tuple[str, Callable[..., Any]]]:
                 yield name, _cast_to(next(iter(operators(name))), dtype_for)
     for name, other in {**{name: name for name in policies["FP32_SET_OPT_DTYPE"]}, **_NORMS}.items():
         yield name, _with_float32_result(*operators(name), *operators(other))
-    yield "binary_cross_entropy", _refuse
+    yield "binary_cross_entropy", refuse
     listed = frozenset().union(*policies.values())
     for full in torch._C._dispatch_get_all_op_names():
         name = full.removeprefix("aten::")
@@ -84,11 +95,6 @@ def _is_cast_on_cpu(name: str) -> bool:
 
 def _is_cast(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64
-
-
-def _widest(args: Any) -> torch.dtype:
-    cast = [leaf for leaf in pytree.tree_leaves(args) if _is_cast(leaf)]
-    return torch.float32 if any(leaf.dtype == torch.float32 for leaf in cast) else torch.get_autocast_dtype("cpu")
 
 
 def _cast_to(operator: Any, dtype_for: Callable[[Any], torch.dtype]) -> Callable[..., Any]:
@@ -117,10 +123,3 @@ def _with_float32_result(operator: Any, other: Any) -> Callable[..., Any]:
             return other(**given)
 
     return call
-
-
-def _refuse(*args: Any, **kwargs: Any) -> Any:
-    raise RuntimeError(
-        "binary_cross_entropy is unsafe to autocast on CUDA; use binary_cross_entropy_with_logits, or leave autocast "
-        "around it"
-    )

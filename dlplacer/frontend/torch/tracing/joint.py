@@ -5,11 +5,12 @@ Known to work with torch 2.11 to 2.13; a golden test holds what it relies on.
 
 import contextlib
 import functools
+import logging
 import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 from unittest.mock import patch
@@ -21,9 +22,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.nodes import name_in_python, writes_in_python
 from dlplacer.frontend.torch.refusals import explanation, frames_of, line_of, place_in_code
-from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, fuse_lstms, set_workspaces
-from dlplacer.frontend.torch.tracing.stand_in import WritesRefused, quiet, real_strides, spoken
+from dlplacer.frontend.torch.tracing.kernels import LSTM_FORWARD, fuse_lstms, set_workspaces
+from dlplacer.frontend.torch.tracing.stand_in import WritesRefused, quiet, real_strides
 from dlplacer.frontend.torch.tracing.step_module import StepModule, named_tensors
+
+_LEVELS = ("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log")
 
 
 @dataclass(frozen=True)
@@ -95,10 +98,15 @@ def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], f
                 joint, numbers_read = _joint_graph(step, args, fuses_lstms)
             except CaptureError:
                 raise error from None
-        if not fuses_lstms and joint.graph_module.graph.find_nodes(op="call_function", target=FORWARD):
+        if not fuses_lstms and joint.graph_module.graph.find_nodes(op="call_function", target=LSTM_FORWARD):
             with torch.backends.mkldnn.flags(enabled=False):
                 joint, numbers_read = _joint_graph(step, args, fuses_lstms)
-    return replace(_decode(joint, input_names, _side_effects(caught)), numbers_read=numbers_read)
+    graph = joint.graph_module.graph
+    set_workspaces(graph)
+    inputs = {node.name: _input_slot(node.meta["desc"]) for node in graph.find_nodes(op="placeholder")}
+    described = graph.output_node().meta["desc"]
+    slots = tuple(None if entry is None else _output_slot(entry, input_names) for entry in described)
+    return Traced(joint.graph_module, inputs, slots, joint.out_spec, _side_effects(caught), numbers_read)
 
 
 def _joint_graph(step: StepModule, args: tuple[Any, ...], fuses_lstms: bool) -> tuple[Any, tuple[str, ...]]:
@@ -122,12 +130,8 @@ def _joint_graph(step: StepModule, args: tuple[Any, ...], fuses_lstms: bool) -> 
 
 def dynamo_graph(step: nn.Module, args: tuple[Any, ...]) -> fx.GraphModule:
     """The graph of torch functions that ``step(*args)`` calls, as Dynamo captures it under `tracing`."""
-    try:
-        from torch._dynamo.functional_export import dynamo_graph_capture_for_export
-    except ImportError as error:
-        raise CaptureError(
-            f"torch {torch.__version__} cannot be used for capture ({error}); use a version from 2.11 to 2.13"
-        ) from error
+    from torch._dynamo.functional_export import dynamo_graph_capture_for_export
+
     captured: fx.GraphModule = dynamo_graph_capture_for_export(step)(*args)
     return captured
 
@@ -137,7 +141,14 @@ def tracing(trains: bool) -> Iterator[None]:
     """The settings of torch for a trace, whose errors become CaptureErrors."""
     from torch._higher_order_ops.effects import _get_effect, _register_effectful_op
 
-    patched = {"allow_rnn": True, "trace_autograd_ops": True, "ignore_logging_functions": spoken()}
+    # Models call these only to inform their users. Libraries add some to all loggers, as transformers' warning_once.
+    methods = [(name, method) for name, method in vars(logging.Logger).items() if callable(method)]
+    spoken = {each for name, each in methods if name in _LEVELS or getattr(each, "__module__", "logging") != "logging"}
+    patched = {
+        "allow_rnn": True,
+        "trace_autograd_ops": True,
+        "ignore_logging_functions": {print, warnings.warn, *spoken},
+    }
     check = torch.ops.aten._linalg_check_errors.default
     effect = _get_effect(check)
     with (
@@ -179,23 +190,9 @@ def checkpointed_modules(graph: fx.Graph) -> list[str]:
     return [os.path.commonpath(paths).replace("/", ".") for paths in inside.values()]
 
 
-def is_tensor_table(path: str) -> bool:
-    """True if a side effect is on a module's table of buffers or parameters, which may hold new tensors afterwards."""
-    return path.rpartition(".")[2] in ("_buffers", "_parameters")
-
-
 def is_backward(node: fx.Node) -> bool:
     """True if a node belongs to the backward pass."""
     return node.meta.get("partitioner_tag") == "is_backward"
-
-
-def _decode(joint: Any, input_names: Sequence[str], side_effects: tuple[str, ...]) -> Traced:
-    graph = joint.graph_module.graph
-    set_workspaces(graph)
-    inputs = {node.name: _input_slot(node.meta["desc"]) for node in graph.find_nodes(op="placeholder")}
-    output = graph.output_node()
-    slots = tuple(None if entry is None else _output_slot(entry, input_names) for entry in output.meta["desc"])
-    return Traced(joint.graph_module, inputs, slots, joint.out_spec, side_effects)
 
 
 def _input_slot(description: Any) -> Slot:
@@ -336,7 +333,8 @@ def own_derivatives_kept() -> Iterator[None]:
 
     def watched(function: Any, tracer: Any, *arguments: Any, **more: Any) -> Any:
         if torch._C._functorch.peek_interpreter_stack() is not None:
-            met.append(f"{function.fn_cls.__qualname__}{place_in_code(tracer.f_code.co_filename, tracer.lineno)}")
+            place = tracer.f_code.co_filename, tracer.lineno, function.fn_cls.__name__
+            met.append(f"{function.fn_cls.__qualname__}{place_in_code([place])}")
         return apply(function, tracer, *arguments, **more)
 
     with patch.object(AutogradFunctionVariable, "call_apply", watched):
@@ -378,9 +376,7 @@ class _TwoSteps(nn.Module):
         self.step = step
 
     def forward(self, *args: Any) -> Any:
-        first = self.step(*args)
-        second = self.step(*args)
-        return first, second
+        return self.step(*args), self.step(*args)
 
 
 def require_same_next_step(step: StepModule, args: tuple[Any, ...]) -> None:

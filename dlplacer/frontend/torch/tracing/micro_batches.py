@@ -130,8 +130,7 @@ class _Copies:
 
     `shared`: placeholder, constant, or what depends on parameters alone → its node in the new graph. `sliced`:
     [micro-batch] → the same with its slices of inputs. `newest`: name of a buffer → its value after the copies made so
-    far. `counts`, `shares`: [micro-batch] → its divisor, and that over the sum of all; empty where the losses are
-    averaged or added.
+    far. `counts`, `shares`: [micro-batch] → its divisor, and that over the sum of all; empty for means and sums.
     """
 
     def __init__(self, traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> None:

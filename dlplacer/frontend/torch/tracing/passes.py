@@ -13,8 +13,8 @@ from dlplacer.frontend.torch.nodes import behind_views, is_check, picked_output
 from dlplacer.frontend.torch.refusals import require_fixed_shapes
 from dlplacer.frontend.torch.splitting import call_like, is_split, parse_splits, split_ops
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST
-from dlplacer.frontend.torch.tracing.fused_lstm import FUSED_LSTM
 from dlplacer.frontend.torch.tracing.joint import Traced, is_backward
+from dlplacer.frontend.torch.tracing.kernels import FUSED_LSTM
 from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of, is_micro_batch_rewrite
 
 aten = torch.ops.aten
@@ -25,11 +25,10 @@ _FEWEST = 4
 def join_gradients(graph: fx.Graph) -> None:
     """Make a sum of products one product: Σ XₜᵀYₜ is XᵀY of all rows, in the order in which they are computed.
 
-    The weight of a layer that is called step by step has such a sum as its gradient. Each product is as large as the
-    weight, so that writing and adding them takes longer than the arithmetic. With them the sums of the same rows are
-    joined, which are the gradients of biases. Elements are added in another order, which changes the rounding. Sums of
-    fewer than four stay: those are rather branches that share a weight, which may run on devices of their own. What is
-    joined does not depend on the batch, so that a step of part of it has the same ops.
+    The weight of a layer that is called step by step has such a sum as its gradient, and writing and adding products as
+    large as the weight takes longer than the arithmetic. With them the sums of the same rows are joined, the gradients
+    of biases. Elements are added in another order, which changes the rounding. Sums of fewer than four stay: those are
+    rather branches that share a weight, which may run on devices of their own. Nothing here depends on the batch.
     """
     drop_sums_of_one(graph)
     # Matrices → the node in which their rows lie together.
@@ -102,11 +101,10 @@ def _matrix(node: fx.Node) -> tuple[Any, ...]:
 def stack_gradients(graph: fx.Graph) -> None:
     """Make the gradients of all slices of a dimension one stack, or one concatenation.
 
-    If a model reads ``x[:, 0]``, ``x[:, 1]`` and so on, each gradient is put into zeros of the size of x, and these
-    are added: for n slices 2n - 1 ops as large as all of x. Attention does so with queries, keys and values, a
-    hand-made recurrent layer with every step of its sequence. Adding zeros rounds nothing: the elements stay the same,
-    but for the sign of zeros, and for the order of summation where x is read as a whole more than once besides.
-    Slices that overlap or leave a place out are added as before.
+    If a model reads ``x[:, 0]``, ``x[:, 1]`` and so on, as attention or a hand-made recurrent layer does, each gradient
+    is put into zeros of the size of x, and these are added: for n slices 2n - 1 ops as large as all of x. Elements stay
+    the same, but for the sign of zeros, and for the order of summation where x is read as a whole more than once
+    besides. Slices that overlap or leave a place out are added as before.
     """
 
     def form(term: fx.Node) -> Any:
@@ -266,14 +264,12 @@ EVERY_STEP = (*PASSES, FUSED_LSTM, CUDA_AUTOCAST)
 
 def require_known(names: Sequence[str]) -> None:
     """Refuse names that are not of a pass, of a split or of micro-batches."""
-    unknown = [
-        name for name in names if name not in EVERY_STEP and not is_split(name) and not is_micro_batch_rewrite(name)
-    ]
-    if unknown:
-        raise CaptureError(
-            f"rewrite {unknown[0]!r} is not known; this version has {', '.join(EVERY_STEP)}, split:OP:AXIS:PARTS "
-            "and micro-batches:M"
-        )
+    for name in names:
+        if name not in EVERY_STEP and not is_split(name) and not is_micro_batch_rewrite(name):
+            raise CaptureError(
+                f"rewrite {name!r} is not known; this version has {', '.join(EVERY_STEP)}, split:OP:AXIS:PARTS and "
+                "micro-batches:M"
+            )
     parse_splits(names)
     batch_cut_of(names)
 

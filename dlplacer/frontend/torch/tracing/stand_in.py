@@ -25,7 +25,6 @@ from dlplacer.frontend.torch.nodes import operators
 _LEAVES = (torch.Tensor, str, bytes, int, float, type(None), type, types.ModuleType)
 _CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, deque, set)
 _HOLDERS = ("types", "collections", "argparse")
-_LEVELS = ("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log")
 
 TRACED_ON = torch.device("cpu")
 """Where stand-ins of tensors live while a step is traced, whatever device it will run on."""
@@ -38,18 +37,6 @@ def fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     with mode:
         # With the strides of the tensor: which views are legal, and which kernels are traced, depends on them.
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=TRACED_ON)
-
-
-def stand_ins_of(modules: Iterable[nn.Module], mode: FakeTensorMode) -> dict[int, torch.Tensor]:
-    """Id of a parameter or buffer of the modules → its stand-in."""
-    found: dict[int, torch.Tensor] = {}
-    for module in modules:
-        for tensor in (*module.parameters(), *module.buffers()):
-            stand_in = fake_tensor(tensor, mode)
-            if isinstance(tensor, nn.Parameter):
-                stand_in = nn.Parameter(stand_in, requires_grad=tensor.requires_grad)
-            found.setdefault(id(tensor), stand_in)
-    return found
 
 
 @contextlib.contextmanager
@@ -241,28 +228,17 @@ def autocast_types() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Switch off the caller's inference mode, autocast and fake tensor mode, and all warnings."""
-    with (
-        quiet(),
-        _autocast_as_it_was(),
-        unset_fake_temporarily(),
-        torch.inference_mode(False),
-        torch.autocast(TRACED_ON.type, dtype=torch.bfloat16, enabled=False),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _autocast_as_it_was() -> Iterator[None]:
-    """Restore the state and the depth of autocast afterwards.
+    """Switch off the caller's inference mode, autocast and fake tensor mode, and all warnings.
 
     A traced graph enters and leaves autocast by calls, and would stay in it if it failed in between. Autocast would
-    then keep its casts of weights for ever, and plain training would read old weights.
+    then keep its casts of weights for ever, and plain training would read old ones: it is restored with its depth.
     """
     kinds = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in autocast_types()}
     caches, depth = torch.is_autocast_cache_enabled(), torch.autocast_increment_nesting()
     try:
-        yield
+        off = torch.autocast(TRACED_ON.type, dtype=torch.bfloat16, enabled=False)
+        with quiet(), unset_fake_temporarily(), torch.inference_mode(False), off:
+            yield
     finally:
         for kind, (enabled, dtype) in kinds.items():
             torch.set_autocast_enabled(kind, enabled)
@@ -290,13 +266,3 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
             yield caught
         finally:
             logger.setLevel(level)
-
-
-def spoken() -> set[Callable[..., Any]]:
-    """Functions that a model calls only to inform its user, which tracing may therefore omit.
-
-    Libraries add such methods to all loggers, as transformers does with ``warning_once``.
-    """
-    methods = [(name, method) for name, method in vars(logging.Logger).items() if callable(method)]
-    spoke = (each for name, each in methods if name in _LEVELS or getattr(each, "__module__", "logging") != "logging")
-    return {print, warnings.warn, *spoke}

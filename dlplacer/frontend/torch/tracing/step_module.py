@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.job import Job, loss_in
-from dlplacer.frontend.torch.tracing.stand_in import TRACED_ON, fake_tensor, is_empty, stand_ins_of, stood_in
+from dlplacer.frontend.torch.tracing.stand_in import TRACED_ON, fake_tensor, is_empty, stood_in
 
 GLOBAL_BACKWARD_HOOKS: Mapping[str, Mapping[int, Callable[..., Any]]] = {
     "register_module_full_backward_hook": every_module._global_backward_hooks,
@@ -87,7 +87,13 @@ def fake_step(job: Job) -> Iterator[tuple[StepModule, tuple[Any, ...]]]:
             f"the loss {type(loss).__name__} has parameters to train; only the module is trained: move the loss "
             "into the module and use loss=None"
         )
-    stand_ins = stand_ins_of(modules, mode)
+    # Id of a parameter or buffer → its stand-in.
+    stand_ins: dict[int, torch.Tensor] = {}
+    for tensor in (each for module in modules for each in (*module.parameters(), *module.buffers())):
+        made = fake_tensor(tensor, mode)
+        is_parameter = isinstance(tensor, nn.Parameter)
+        made = nn.Parameter(made, requires_grad=tensor.requires_grad) if is_parameter else made
+        stand_ins.setdefault(id(tensor), made)
     with stood_in([*modules, loss], stand_ins):
         if not trains or not job.module.training:
             set_training(job.module, trains)
