@@ -71,7 +71,7 @@ def family_of(model_type: str) -> tuple[str, Family]:
 
 
 _GEMMA3 = {"vocab_size": 262208, "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4}
-DEFAULTS: Mapping[str, Mapping[str, int]] = {"gemma3_text": {**_GEMMA3, "max_position_embeddings": 131072}}
+DEFAULTS = {"gemma3_text": {**_GEMMA3, "max_position_embeddings": 131072}}
 """``model_type`` → the numbers of transformers' class of configs, which published files leave out."""
 
 _TYPES = """

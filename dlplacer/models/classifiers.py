@@ -143,8 +143,7 @@ class InceptionV3(nn.Module):
 def inception_v3(batch_size: int = 32, image_size: int = 299, *, seed: int = 0) -> Job:
     """A training step of Inception-V3, without its dropout.
 
-    `image_size` is 75 at least. Below 107 the last grid is 1x1, where training needs a batch of 2 or more. The weights
-    do not depend on the sizes.
+    `image_size` is 75 at least. Below 107 the last grid is 1x1, where training needs a batch of 2 or more.
     """
     return _job(InceptionV3, (batch_size, image_size), 1000, seed, 75, 299)
 

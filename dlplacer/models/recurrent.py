@@ -16,10 +16,9 @@ class Encoder(nn.Module):
 
     def __init__(self, hidden: int, layers: int) -> None:
         super().__init__()
-        first = nn.LSTM(hidden, hidden, bidirectional=True, batch_first=True)
-        second = nn.LSTM(2 * hidden, hidden, batch_first=True)
-        further = (nn.LSTM(hidden, hidden, batch_first=True) for _ in range(layers - 2))
-        self.layers = nn.ModuleList([first, second, *further])
+        self.layers = nn.ModuleList([nn.LSTM(hidden, hidden, bidirectional=True, batch_first=True)])
+        for inputs in (2 * hidden, *[hidden] * (layers - 2)):
+            self.layers.append(nn.LSTM(inputs, hidden, batch_first=True))
 
     def forward(self, embedded: torch.Tensor) -> torch.Tensor:
         states = embedded
@@ -49,9 +48,8 @@ class GnmtDecoder(nn.Module):
 
     def __init__(self, hidden: int, layers: int) -> None:
         super().__init__()
-        first = nn.LSTM(hidden, hidden, batch_first=True)
-        further = (nn.LSTM(2 * hidden, hidden, batch_first=True) for _ in range(layers - 1))
-        self.layers = nn.ModuleList([first, *further])
+        inputs = (hidden, *[2 * hidden] * (layers - 1))
+        self.layers = nn.ModuleList(nn.LSTM(count, hidden, batch_first=True) for count in inputs)
         self.attention = Attention(hidden)
 
     def forward(self, embedded: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:

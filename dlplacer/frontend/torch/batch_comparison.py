@@ -25,11 +25,8 @@ from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut
 _ROUNDING = {None: 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
 """Largest relative difference of gradients that is rounding, by autocast dtype; of losses, a tenth of it."""
 
-_MOST_CUTS = 12
 _SHIFTS = 1, 2
 """Places by which a confirmation moves the samples of the first input, twice as far those of the second, and so on."""
-_COPIES = 4
-"""Sizes of the parameters that a comparison holds: they themselves, and three sets of gradients."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +65,9 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     """
     if job.mode != "train":
         raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
-    cuts = likely_cuts(job, count)[:_MOST_CUTS] or [BatchCut(count)]
-    need_bytes = _COPIES * sum(tensor.nbytes for tensor in job.module.parameters())
+    cuts = likely_cuts(job, count)[:12] or [BatchCut(count)]
+    # The parameters, and three sets of gradients.
+    need_bytes = 4 * sum(tensor.nbytes for tensor in job.module.parameters())
     if need_bytes > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         return _not_compared(cuts[0], f"that takes {format_bytes(need_bytes)} of memory here")
     steps = _Steps(_with_data(job), count, rewrites)
@@ -107,9 +105,8 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
 def likely_cuts(job: Job, count: int) -> list[BatchCut]:
     """Cuts of a job's inputs into so many equal parts, the most plausible first.
 
-    A batch size is a size of dimension 0 or 1 that some input has; the more inputs have it, the sooner it comes. Each
-    input is cut where it has that size, dimension 0 first. Then come variants in which one input is cut elsewhere or
-    not at all: sizes may be equal by chance.
+    A batch size is a size of dimension 0 or 1; the more inputs have it, the sooner it comes. Each input is cut where it
+    has that size, dimension 0 first. Then come variants in which one input is cut elsewhere or not at all.
     """
     shapes = [tuple(leaf.shape[:2]) if isinstance(leaf, torch.Tensor) else () for leaf in flat_inputs(job)]
     found: list[tuple[int | None, ...]] = []

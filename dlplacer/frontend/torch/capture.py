@@ -235,9 +235,8 @@ def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> 
 def _homes(traced: joint.Traced, executable: Executable, colocate_backward: bool) -> dict[str, str]:
     """Op → the forward op with which it is held together: a fused LSTM with its backward, and perhaps every backward.
 
-    A backward op belongs to the forward op whose autograd sequence number it shares. The autograd engine sums the
-    gradients of a value with several readers between two backward functions, so these sums carry the number of the last
-    forward op, which is unrelated to them; they belong to their first reader's.
+    A backward op belongs to the forward op whose autograd sequence number it shares. Sums of the gradients of a value
+    with several readers, which carry the number of the last forward op, belong to their first reader's.
     """
     # The workspace between a fused LSTM and its backward is private to the kernel.
     fused = {}

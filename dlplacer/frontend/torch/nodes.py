@@ -142,9 +142,8 @@ _IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itrue
 def flops_of(node: fx.Node) -> int:
     """FLOPs of a call; 0 for ops that only move or touch elements: their time is that of their bytes.
 
-    torch's registry has holes, filled here: the CPU kernel of scaled dot product attention (forward and backward),
-    products of a matrix or vector with a vector and grouped products are missing, and the backward of a grouped
-    convolution is counted as if it had one group. Linear algebra stays without.
+    torch's registry has holes, filled here: the CPU kernel of attention, products with a vector and grouped products
+    are missing, and the backward of a grouped convolution is counted as of one group. Linear algebra stays without.
     """
     args, kwargs = stand_ins(node)
     packet = getattr(node.target, "overloadpacket", None)

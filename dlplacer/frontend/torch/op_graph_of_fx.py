@@ -190,8 +190,7 @@ def _brought_in(traced: Traced, tied: Mapping[str, str]) -> set[fx.Node]:
         first = tied.get(slot.name, slot.name)
         if not isinstance(node.meta.get("val"), torch.Tensor):
             if node.users:
-                name = node.name
-                raise CaptureError(f"input {name!r} is a number that the step reads; give it as a tensor of shape []")
+                raise CaptureError(f"input {node.name!r} is a number that the step reads; give a tensor of shape []")
         elif node.users or slot.role not in ("parameter", "buffer"):
             brought.add(node)
             read.add(first)

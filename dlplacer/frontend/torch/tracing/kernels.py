@@ -213,8 +213,7 @@ def run_forward(*args: Any) -> Any:
 def set_workspaces(graph: fx.Graph) -> None:
     """Give workspaces a stand-in of about their size: torch's stand-ins for them are empty.
 
-    It keeps the gates, four of the output's size, and states several times, padded: measured with oneDNN 3.12 at 1 to
-    128 sequences of 1 to 25 steps and widths up to 1024, within 7 % and pages.
+    They keep four gates of the output's size, and padded states: as measured with oneDNN 3.12, within 7 % and pages.
     """
     for node in graph.find_nodes(op="call_function", target=LSTM_FORWARD):
         if node.args[-1]:

@@ -78,8 +78,7 @@ def in_micro_batches(traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> Tr
 def divisors(traced: Traced) -> Iterator[fx.Node]:
     """Scalars of a traced micro-batch by which its loss may be a mean: counts of tokens, sums of class weights.
 
-    They depend on inputs and buffers alone, so they are known before any micro-batch has run. The weight that
-    cross entropy divides by is one too, as it depends on its targets alone.
+    They depend on inputs and buffers alone, as does the weight that cross entropy divides by: on its targets.
     """
     # Values without a parameter, a draw or a tangent → whether they depend on an input.
     alone: dict[fx.Node, bool] = {}

@@ -231,8 +231,7 @@ def split_convolution_backward(graph: fx.Graph) -> None:
 def copy_given_gradients(traced: Traced) -> None:
     """Let gradients that are parameters, buffers or inputs of the step, or views of them, be copies of these.
 
-    A function of the user's may return what it saved as a gradient. It becomes ``.grad``, to which later steps add in
-    place.
+    A function of the user's may return what it saved as a gradient, to which later steps add in place.
     """
     graph = traced.module.graph
     output = graph.output_node()

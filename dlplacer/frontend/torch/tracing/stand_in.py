@@ -43,9 +43,9 @@ def fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 def stood_in(roots: Iterable[Any], stand_ins: Mapping[int, torch.Tensor]) -> Iterator[None]:
     """Have everything that is reached from modules and functions hold stand-ins, and give it back as it was.
 
-    A capture runs on the user's own objects, as closures, hooks and weak references lead to no copy of them. Whatever
-    it changes is undone: attributes, the contents of containers, the variables of closures and globals. Tensors without
-    a stand-in stay: they are constants of the step, whose values decide the traced code. One without data is zero.
+    A capture runs on the user's own objects, as closures, hooks and weak references lead to no copy of them. Changes of
+    attributes, containers and variables are undone. Tensors without a stand-in are constants of the step, whose values
+    decide the traced code; one without data is zero.
     """
     undo: list[Callable[[], None]] = []
     seen: dict[int, Any] = {}

@@ -112,11 +112,7 @@ def set_training(module: nn.Module, trains: bool) -> None:
 
 
 def replaced_tensors(job: Job) -> list[str]:
-    """Names of the buffers and parameters of the module that are other tensors after a forward pass than before.
-
-    The pass runs on stand-ins; tensors that the forward pass creates may be real. If the pass fails, all names are
-    returned.
-    """
+    """Names of the buffers and parameters that are other tensors after a forward pass on stand-ins; all if it fails."""
     with fake_step(job) as (step, inputs):
         before = dict(named_tensors(step.module))
         try:
