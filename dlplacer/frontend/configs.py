@@ -186,9 +186,7 @@ class _Shapes:
         if not latent and self.heads % self.groups:
             wrong = f"{self.groups} num_key_value_heads do not divide {self.heads} num_attention_heads"
         elif not latent and "head_dim" not in self.text and self.hidden % self.heads:
-            wrong = (
-                f"{self.heads} num_attention_heads do not divide hidden_size {self.hidden}, and there is no head_dim"
-            )
+            wrong = f"{self.heads} num_attention_heads do not divide hidden_size {self.hidden}, without a head_dim"
         elif experts and chosen > experts:
             wrong = f"num_experts_per_tok is {chosen}, of {experts} experts"
         elif kinds and len(kinds) < self.layers:
@@ -228,11 +226,11 @@ class _Shapes:
         hidden, vocabulary, family = self.hidden, self.need("vocab_size"), self.family
         table, places = vocabulary * hidden, self.need("max_position_embeddings") * hidden if self.kind == "gpt2" else 0
         yield DecoderPart("embedding", None, tuple(family.embedding.split("+")), self.plain(table + places))
-        first, every = self.get("first_k_dense_replace", 0), self.get("decoder_sparse_step", 1)
+        sparse = range(self.get("first_k_dense_replace", 0), self.layers) if self.get("num_local_experts") else ()
         for layer in range(self.layers):
             yield self._attention(layer)
-            is_dense = layer in self.listed("mlp_only_layers") or layer < first or (layer + 1) % every
-            if self.get("num_local_experts") and not is_dense:
+            is_sparse = layer in sparse and layer not in self.listed("mlp_only_layers")
+            if is_sparse and (layer + 1) % self.get("decoder_sparse_step", 1) == 0:
                 yield from self._experts(layer)
             else:
                 factors = (3 if "g" in family.flags else 2) * hidden * self.inner

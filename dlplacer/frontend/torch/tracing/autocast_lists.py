@@ -1,7 +1,6 @@
 """The ops that torch.autocast casts on CUDA, while a step is traced on the CPU, whose lists are others.
 
-Adapter to private APIs of torch: the dispatch key of autocast on CPUs, and the header in which its lists are. Known to
-work with torch 2.11 to 2.13.
+Adapter to private APIs of torch 2.11 to 2.13: the dispatch key of autocast on CPUs, and the header with its lists.
 """
 
 import contextlib
