@@ -3,8 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,73 +16,46 @@ from dlplacer.planning.fit.decoder import CachedAttention, Decoder, DecoderPart,
 class Family(NamedTuple):
     """Facts of a family that its config.json does not say.
 
-    Attributes
-    ----------
-    norms
-        Vectors of the hidden size in a layer, as a digit; with the flag ``b`` each has a second one.
-    biases
-        Projections with a bias, of ``q`` (with k and v), ``o`` and ``m`` (the MLP, and experts), ``h`` (the head).
-    flags
-        ``g``: the MLP has three matrices and not two; ``n``: queries and keys of a head are normalized; ``t``:
-        embedding and head share weights if the file does not say.
-    layer, embedding, final, head
-        Paths of modules; ``{}`` is the number of a layer. Several are separated by ``+``.
+    `norms`: vectors of the hidden size in a layer, as a digit; with the flag ``b`` each has a second one. `biases`:
+    projections with a bias, of ``q`` (with k and v), ``o``, ``m`` (the MLP, and experts), ``h`` (the head); ``-`` for
+    none. `flags`: ``g``: the MLP has three matrices and not two; ``n``: queries and keys of a head are normalized;
+    ``t``: embedding and head share weights if the file does not say. The others are paths of modules, where ``{}`` is
+    the number of a layer, and several are separated by ``+``.
     """
 
     norms: str
     biases: str
     flags: str
-    layer: str
-    embedding: str
-    final: str
-    head: str
+    layer: str = "model.layers.{}"
+    embedding: str = "model.embed_tokens"
+    final: str = "model.norm"
+    head: str = "lm_head"
 
 
-_LLAMA = "model.layers.{} model.embed_tokens model.norm lm_head"
-_GPT2 = "transformer.h.{} transformer.wte+transformer.wpe transformer.ln_f lm_head"
-_NEOX = "gpt_neox.layers.{} gpt_neox.embed_in gpt_neox.final_layer_norm embed_out"
-_PHI = "model.layers.{} model.embed_tokens model.final_layernorm lm_head"
-
-# Norms, biases (- for none) and flags.
-_ROWS = f"""
-llama        2 -    g    {_LLAMA}
-mistral      2 -    g    {_LLAMA}
-mixtral      2 -    g    {_LLAMA}
-qwen2        2 q    g    {_LLAMA}
-qwen2_moe    2 q    g    {_LLAMA}
-qwen3        2 -    gn   {_LLAMA}
-qwen3_moe    2 -    gn   {_LLAMA}
-gemma        2 -    gt   {_LLAMA}
-gemma2       4 -    gt   {_LLAMA}
-gemma3_text  4 -    gnt  {_LLAMA}
-phi          1 qomh b    {_PHI}
-phi3         2 -    g    {_LLAMA}
-gpt2         2 qom  tb   {_GPT2}
-gpt_neox     2 qom  b    {_NEOX}
-deepseek_v2  2 -    g    {_LLAMA}
-deepseek_v3  2 -    g    {_LLAMA}
-gpt_oss      2 qom  g    {_LLAMA}
+_ROWS = """
+llama mistral mixtral phi3 deepseek_v2 deepseek_v3 | 2 - g
+qwen2 qwen2_moe | 2 q g
+qwen3 qwen3_moe | 2 - gn
+gemma | 2 - gt
+gemma2 | 4 - gt
+gemma3_text | 4 - gnt
+phi | 1 qomh b model.layers.{} model.embed_tokens model.final_layernorm
+gpt2 | 2 qom tb transformer.h.{} transformer.wte+transformer.wpe transformer.ln_f
+gpt_neox | 2 qom b gpt_neox.layers.{} gpt_neox.embed_in gpt_neox.final_layer_norm embed_out
+gpt_oss | 2 qom g
 """
-
-
-FAMILIES = {name: Family(*told) for name, *told in map(str.split, _ROWS.strip().splitlines())}
+FAMILIES = {
+    name: Family(*told.split())
+    for names, told in (row.split(" | ") for row in _ROWS.strip().splitlines())
+    for name in names.split()
+}
 """``model_type`` of config.json → its row."""
 
-_ALIASES = {
-    "gemma3": "gemma3_text",
-    "mistral3": "mistral",
-    "ministral": "mistral",
-    "gptneox": "gpt_neox",
-    "phi2": "phi",
-    "deepseek2": "deepseek_v3",
-    "qwen2moe": "qwen2_moe",
-    "qwen3moe": "qwen3_moe",
-    "kimi_k2": "deepseek_v3",
-    "qwen2_vl": "qwen2",
-    "qwen2_5_vl": "qwen2",
-    "gpt-oss": "gpt_oss",
-    "smollm3": "llama",
-}
+_ALIASED = """
+gemma3=gemma3_text mistral3=mistral ministral=mistral gptneox=gpt_neox phi2=phi deepseek2=deepseek_v3
+qwen2moe=qwen2_moe qwen3moe=qwen3_moe kimi_k2=deepseek_v3 qwen2_vl=qwen2 qwen2_5_vl=qwen2 gpt-oss=gpt_oss smollm3=llama
+"""
+_ALIASES = dict(pair.split("=") for pair in _ALIASED.split())
 """Other names of the same layers, among them those of architectures in GGUF files."""
 
 
@@ -99,23 +71,14 @@ def family_of(model_type: str) -> tuple[str, Family]:
 
 
 _GEMMA3 = {"vocab_size": 262208, "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4}
-DEFAULTS: Mapping[str, Mapping[str, int]] = {"gemma3_text": {**_GEMMA3, "max_position_embeddings": 131072}}
+DEFAULTS = {"gemma3_text": {**_GEMMA3, "max_position_embeddings": 131072}}
 """``model_type`` → the numbers of transformers' class of configs, which published files leave out."""
 
-_OF_BITS = {
-    32: "float32 fp32",
-    16: "float16 fp16 bfloat16 bf16",
-    8: "fp8 int8",
-    4: "int4",
-    8.5: "q8_0",
-    6.5625: "q6_k",
-    5.5: "q5_k q5_0",
-    4.5: "q4_k q4_0 nvfp4",
-    3.4375: "q3_k",
-    2.625: "q2_k",
-    4.25: "mxfp4",
-}
-BITS: Mapping[str, float] = {name: bits for bits, names in _OF_BITS.items() for name in names.split()}
+_TYPES = """
+float32=32 fp32=32 float16=16 fp16=16 bfloat16=16 bf16=16 fp8=8 int8=8 int4=4 q8_0=8.5 q6_k=6.5625 q5_k=5.5 q5_0=5.5
+q4_k=4.5 q4_0=4.5 nvfp4=4.5 q3_k=3.4375 q2_k=2.625 mxfp4=4.25
+"""
+BITS = {name: float(bits) for name, bits in (pair.split("=") for pair in _TYPES.split())}
 """Type of weights or of the cache → bits of an element; blocks of GGUF's types with their scales (ggml-common.h)."""
 
 
@@ -134,15 +97,11 @@ _MAY_BE_ZERO = (
     *("num_local_experts", "n_shared_experts", "shared_expert_intermediate_size", "moe_intermediate_size"),
     *("first_k_dense_replace", "sliding_window", "max_window_layers"),
 )
-_OTHER_NAMES = {
-    "n_embd": "hidden_size",
-    "n_layer": "num_hidden_layers",
-    "n_head": "num_attention_heads",
-    "n_inner": "intermediate_size",
-    "n_positions": "max_position_embeddings",
-    "num_experts": "num_local_experts",
-    "n_routed_experts": "num_local_experts",
-}
+_RENAMED = """
+n_embd=hidden_size n_layer=num_hidden_layers n_head=num_attention_heads n_inner=intermediate_size
+n_positions=max_position_embeddings num_experts=num_local_experts n_routed_experts=num_local_experts
+"""
+_OTHER_NAMES = dict(pair.split("=") for pair in _RENAMED.split())
 """Name in some files → name in most, which counts where both are there."""
 
 
@@ -152,8 +111,7 @@ def decoder_of_config(config: Mapping[str, Any], name: str, weights: str | float
     `weights` is the type or the bits of the matrices inside layers, if they are not stored as the file says; embedding,
     head, routers and norms keep the file's dtype.
     """
-    inner = config.get("text_config")
-    text = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
+    text = {**config, **_object(config.get("text_config"))}
     kind, family = family_of(str(text.get("model_type", "")))
     for other, usual in _OTHER_NAMES.items():
         if text.get(usual) is None:
@@ -161,7 +119,6 @@ def decoder_of_config(config: Mapping[str, Any], name: str, weights: str | float
     stored, bits = _bits(config, text, weights)
     told = {field: value for field, value in text.items() if value is not None}
     shapes = _Shapes({**DEFAULTS.get(kind, {}), **told}, kind, family, stored, bits, name)
-    shapes.check()
     vocabulary = shapes.need("vocab_size")
     return Decoder(
         name,
@@ -184,18 +141,19 @@ def _bits(config: Mapping[str, Any], text: Mapping[str, Any], weights: str | flo
     told = config.get("quantization_config") or config.get("quantization") or {}
     if not isinstance(told, Mapping):
         raise InputError(f"quantization_config is {told!r}; it must be an object with quant_method, or left out")
-    method, bits = str(told.get("quant_method", "")), told.get("bits", _bits_by_method(told))
+    method, inside = str(told.get("quant_method", "")), told.get("weights")
+    # As quanto writes the bits, or compressed-tensors in its first group.
+    for group in list(_object(told.get("config_groups")).values())[:1]:
+        inside = _object(_object(group).get("weights")).get("num_bits")
+    bits = told.get("bits", inside)
     if bits is None and method:
         bits = 4 if told.get("load_in_4bit") or method == "awq" else "mxfp4" if method == "mxfp4" else 8
     return stored, stored if bits is None else bits_of(bits)
 
 
-def _bits_by_method(told: Mapping[str, Any]) -> Any:
-    """The bits as quanto writes them, or compressed-tensors in its first group; None if they are not there."""
-    groups = told.get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
-    inside = first.get("weights") if isinstance(first, Mapping) else None
-    return inside.get("num_bits") if isinstance(inside, Mapping) else told.get("weights")
+def _object(value: Any) -> Mapping[str, Any]:
+    """An object of JSON; an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _number(name: str, field: str, value: Any, least: int) -> int:
@@ -206,19 +164,35 @@ def _number(name: str, field: str, value: Any, least: int) -> int:
     return value
 
 
-@dataclass(frozen=True, eq=False)
 class _Shapes:
-    """The fields of a config.json with its family's row, as sizes of weights.
+    """The fields of a config.json with its family's row, as sizes of weights; numbers that contradict are refused.
 
     `stored` are bits of an element that stays as the file's dtype says, `bits` those of one in the matrices of layers.
     """
 
-    text: Mapping[str, Any]
-    kind: str
-    family: Family
-    stored: float
-    bits: float
-    name: str
+    def __init__(
+        self, text: Mapping[str, Any], kind: str, family: Family, stored: float, bits: float, name: str
+    ) -> None:
+        self.text, self.kind, self.family, self.stored, self.bits, self.name = text, kind, family, stored, bits, name
+        self.hidden, self.heads, self.layers = map(
+            self.need, ("hidden_size", "num_attention_heads", "num_hidden_layers")
+        )
+        self.groups = self.get("num_key_value_heads", self.heads)
+        self.inner: int = self.get("intermediate_size", 4 * self.hidden)
+        self.head_width: int = self.get("head_dim", self.hidden // self.heads)
+        experts, chosen = self.get("num_local_experts", 0), self.get("num_experts_per_tok", 0)
+        kinds, latent = self.listed("layer_types"), self.get("kv_lora_rank")
+        wrong = ""
+        if not latent and self.heads % self.groups:
+            wrong = f"{self.groups} num_key_value_heads do not divide {self.heads} num_attention_heads"
+        elif not latent and "head_dim" not in self.text and self.hidden % self.heads:
+            wrong = f"{self.heads} num_attention_heads do not divide hidden_size {self.hidden}, without a head_dim"
+        elif experts and chosen > experts:
+            wrong = f"num_experts_per_tok is {chosen}, of {experts} experts"
+        elif kinds and len(kinds) < self.layers:
+            wrong = f"layer_types has {len(kinds)} entries for {self.layers} layers"
+        if wrong:
+            raise InputError(f"config {self.name!r}: {wrong}; correct the file")
 
     def get(self, field: str, default: Any = None) -> Any:
         """The number of a field, or the default."""
@@ -233,39 +207,6 @@ class _Shapes:
         if not isinstance(told, list):
             raise InputError(f"config {self.name!r}: {field} is {told!r}; it must be a list")
         return told
-
-    def check(self) -> None:
-        """Refuse numbers that contradict each other."""
-        heads, groups, hidden = self.heads, self.get("num_key_value_heads", self.heads), self.hidden
-        experts, chosen = self.get("num_local_experts", 0), self.get("num_experts_per_tok", 0)
-        kinds, layers, latent = self.listed("layer_types"), self.need("num_hidden_layers"), self.get("kv_lora_rank")
-        wrong = ""
-        if not latent and heads % groups:
-            wrong = f"{groups} num_key_value_heads do not divide {heads} num_attention_heads"
-        elif not latent and "head_dim" not in self.text and hidden % heads:
-            wrong = f"{heads} num_attention_heads do not divide hidden_size {hidden}, and there is no head_dim"
-        elif experts and chosen > experts:
-            wrong = f"num_experts_per_tok is {chosen}, of {experts} experts"
-        elif kinds and len(kinds) < layers:
-            wrong = f"layer_types has {len(kinds)} entries for {layers} layers"
-        if wrong:
-            raise InputError(f"config {self.name!r}: {wrong}; correct the file")
-
-    @cached_property
-    def hidden(self) -> int:
-        return self.need("hidden_size")
-
-    @cached_property
-    def heads(self) -> int:
-        return self.need("num_attention_heads")
-
-    @property
-    def inner(self) -> int:
-        return int(self.get("intermediate_size", 4 * self.hidden))
-
-    @property
-    def head_width(self) -> int:
-        return int(self.get("head_dim", self.hidden // self.heads))
 
     def plain(self, elements: int) -> int:
         """Bytes of weights that stay as the file's dtype says."""
@@ -285,17 +226,18 @@ class _Shapes:
         hidden, vocabulary, family = self.hidden, self.need("vocab_size"), self.family
         table, places = vocabulary * hidden, self.need("max_position_embeddings") * hidden if self.kind == "gpt2" else 0
         yield DecoderPart("embedding", None, tuple(family.embedding.split("+")), self.plain(table + places))
-        for layer in range(self.need("num_hidden_layers")):
+        sparse = range(self.get("first_k_dense_replace", 0), self.layers) if self.get("num_local_experts") else ()
+        for layer in range(self.layers):
             yield self._attention(layer)
-            yield from self._experts(layer) if self._is_sparse(layer) else [self._mlp(layer)]
+            is_sparse = layer in sparse and layer not in self.listed("mlp_only_layers")
+            if is_sparse and (layer + 1) % self.get("decoder_sparse_step", 1) == 0:
+                yield from self._experts(layer)
+            else:
+                factors = (3 if "g" in family.flags else 2) * hidden * self.inner
+                size = self.packed(factors) + self.plain(self.bias("m", self.inner + hidden))
+                yield DecoderPart("mlp", layer, (f"{family.layer.format(layer)}.mlp",), size, factors, 2)
         behind = self.norm(1) + self.bias("h", vocabulary)
         yield DecoderPart("head", None, (family.final, family.head), self.plain(table + behind), table)
-
-    def _is_sparse(self, layer: int) -> bool:
-        if not self.get("num_local_experts") or layer in self.listed("mlp_only_layers"):
-            return False
-        first, every = self.get("first_k_dense_replace", 0), self.get("decoder_sparse_step", 1)
-        return bool(layer >= first and (layer + 1) % every == 0)
 
     def _attention(self, layer: int) -> DecoderPart:
         hidden, heads, width, kernels = self.hidden, self.heads, self.head_width, 2
@@ -303,7 +245,7 @@ class _Shapes:
             factors, extra, attention = self._latent()
             kernels = 5
         else:
-            queried, grouped = heads * width, self.get("num_key_value_heads", heads) * width
+            queried, grouped = heads * width, self.groups * width
             factors = hidden * (queried + 2 * grouped) + queried * hidden
             biased = "qo" if self.text.get("attention_bias") else self.family.biases
             extra = ("q" in biased) * (queried + 2 * grouped) + ("o" in biased) * hidden
@@ -337,18 +279,11 @@ class _Shapes:
         every = {"gemma2": 2, "gemma3_text": self.get("sliding_window_pattern", 6), "gpt_oss": 2}.get(self.kind)
         return window if every is None or (layer + 1) % every else None
 
-    def _mlp(self, layer: int) -> DecoderPart:
-        factors = (3 if "g" in self.family.flags else 2) * self.hidden * self.inner
-        size = self.packed(factors) + self.plain(self.bias("m", self.inner + self.hidden))
-        return DecoderPart("mlp", layer, (f"{self.family.layer.format(layer)}.mlp",), size, factors, 2)
-
     def _experts(self, layer: int) -> Iterator[DecoderPart]:
         """The router and shared experts, which every token passes, then the experts of which it passes some."""
         hidden, count, chosen = self.hidden, self.need("num_local_experts"), self.need("num_experts_per_tok")
-        inner, shared_inner = (
-            self.get("moe_intermediate_size") or self.inner,
-            self.get("shared_expert_intermediate_size"),
-        )
+        inner = self.get("moe_intermediate_size") or self.inner
+        shared_inner = self.get("shared_expert_intermediate_size")
         shared = 3 * hidden * (shared_inner or inner * self.get("n_shared_experts", 0))
         gate = hidden if shared_inner else 0
         router = hidden * count + gate + self.bias("m", count) + (count if self.kind == "deepseek_v3" else 0)
@@ -394,9 +329,7 @@ def read_decoder(path: str | PathLike[str], weights: str | float | None = None) 
     """
     found = Path(path)
     if found.is_dir():
-        found = next(
-            (found / name for name in ("config.json", INDEX) if (found / name).is_file()), found / "config.json"
-        )
+        found /= INDEX if (found / INDEX).is_file() and not (found / "config.json").is_file() else "config.json"
     if not found.is_file():
         raise InputError(f"there is no file {str(path)!r}; give a config.json, a .gguf file, or the folder of a model")
     if found.suffix == ".gguf":
@@ -414,9 +347,7 @@ def read_decoder(path: str | PathLike[str], weights: str | float | None = None) 
 
 def _of_index(decoder: Decoder, index: Path) -> Decoder:
     """The decoder with bytes that add up to those of an index of safetensors: experts and matrices are scaled."""
-    told = read_json(index)
-    metadata = told.get("metadata") if isinstance(told, Mapping) else None
-    total = metadata.get("total_size") if isinstance(metadata, Mapping) else None
+    total = _object(_object(read_json(index)).get("metadata")).get("total_size")
     if not isinstance(total, int):
         raise InputError(f"{index.name} has no metadata.total_size; save the model again, or remove the file")
     outside = sum(part.weight_bytes for part in decoder.parts if part.layer is None) - decoder.tied_bytes
@@ -426,33 +357,21 @@ def _of_index(decoder: Decoder, index: Path) -> Decoder:
         raise InputError(
             f"{index.name} has {total} bytes and config.json {decoder.weight_bytes}; they are of two models"
         )
-    parts = (
-        part if part.layer is None else replace(part, weight_bytes=round(part.weight_bytes * factor))
-        for part in decoder.parts
-    )
+    scaled = (replace(part, weight_bytes=round(part.weight_bytes * factor)) for part in decoder.parts)
+    parts = (part if part.layer is None else new for part, new in zip(decoder.parts, scaled, strict=True))
     return replace(decoder, parts=tuple(parts))
 
 
-_GGUF_FIELDS = {
-    "hidden_size": "embedding_length",
-    "num_hidden_layers": "block_count",
-    "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "intermediate_size": "feed_forward_length",
-    "vocab_size": "vocab_size",
-    "max_position_embeddings": "context_length",
-    "num_local_experts": "expert_count",
-    "num_experts_per_tok": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-    "n_shared_experts": "expert_shared_count",
-    "first_k_dense_replace": "leading_dense_block_count",
-    "sliding_window": "attention.sliding_window",
-    "q_lora_rank": "attention.q_lora_rank",
-    "kv_lora_rank": "attention.kv_lora_rank",
-    "qk_rope_head_dim": "rope.dimension_count",
-    "v_head_dim": "attention.value_length_mla",
-}
+_GGUF_KEYS = """
+hidden_size=embedding_length num_hidden_layers=block_count num_attention_heads=attention.head_count
+num_key_value_heads=attention.head_count_kv head_dim=attention.key_length intermediate_size=feed_forward_length
+vocab_size=vocab_size max_position_embeddings=context_length num_local_experts=expert_count
+num_experts_per_tok=expert_used_count moe_intermediate_size=expert_feed_forward_length
+n_shared_experts=expert_shared_count first_k_dense_replace=leading_dense_block_count
+sliding_window=attention.sliding_window q_lora_rank=attention.q_lora_rank kv_lora_rank=attention.kv_lora_rank
+qk_rope_head_dim=rope.dimension_count v_head_dim=attention.value_length_mla
+"""
+_GGUF_FIELDS = dict(pair.split("=") for pair in _GGUF_KEYS.split())
 """Name in config.json → key in a GGUF header behind its architecture."""
 
 

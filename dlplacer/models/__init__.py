@@ -2,10 +2,8 @@
 
 A builder takes ``batch_size`` and other keyword arguments, all with defaults, and returns a `dlplacer.Job` in mode
 ``train`` on random data. The same ``seed`` gives the same weights and data, and the global random state stays as it
-was. Under a fake tensor mode nothing is allocated. torch is loaded on the first use of a builder, not before.
-
-Networks have no dropout, so that gradients can be compared with another run's. Image classifiers take ``image_size``,
-height and width in pixels.
+was. Under a fake tensor mode nothing is allocated. torch is loaded on the first use of a builder, not before. Networks
+have no dropout. Image classifiers take ``image_size``, height and width in pixels.
 """
 
 import lazy_loader

@@ -1,9 +1,9 @@
+from .classifiers import alexnet as alexnet
 from .classifiers import branches as branches
+from .classifiers import googlenet as googlenet
 from .classifiers import inception_v3 as inception_v3
 from .classifiers import mlp as mlp
-from .conv_nets import alexnet as alexnet
-from .conv_nets import googlenet as googlenet
-from .conv_nets import resnet50 as resnet50
-from .conv_nets import vgg19 as vgg19
+from .classifiers import resnet50 as resnet50
+from .classifiers import vgg19 as vgg19
 from .recurrent import big_lstm as big_lstm
 from .recurrent import gnmt as gnmt

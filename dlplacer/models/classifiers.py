@@ -1,11 +1,11 @@
-"""Classifiers: Inception-V3, the least that model parallelism can speed up, and a perceptron, perhaps of tied layers.
-
-Inception-V3 has torchvision's names of modules, and with them its state dicts. It is of section 6 of "Rethinking the
-Inception Architecture for Computer Vision" (Szegedy et al. 2015), without the auxiliary head.
+"""Classifiers: Inception-V3, AlexNet, VGG-19, GoogLeNet and ResNet-50, the least that model parallelism can speed up,
+and a perceptron, perhaps of tied layers. None has dropout or auxiliary heads; Inception-V3 has torchvision's names.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,16 +24,17 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def classifier_job(build: Callable[[], nn.Module], batch_size: int, image_size: int, classes: int, seed: int) -> Job:
-    """A training step with cross-entropy; the seed decides weights, images and labels."""
+def _job(
+    build: Callable[[], nn.Module], size: tuple[int, ...], classes: int, seed: int, smallest: int = 1, original: int = 0
+) -> Job:
+    """A training step with cross-entropy: batch and image size, or features; the seed decides weights and data."""
+    if original and size[1] < smallest:
+        raise InputError(f"image_size is {size[1]}; the grid vanishes below {smallest}; the original is {original}")
     with seeded(seed):
         network = build()
-        images = torch.randn(batch_size, 3, image_size, image_size)
-        labels = torch.randint(classes, (batch_size,))
-    return Job(network, args=(images,), targets=(labels,), loss=functional.cross_entropy, mode="train")
-
-
-CLASSES = 1000
+        data = torch.randn(size[0], 3, size[1], size[1]) if original else torch.randn(size)
+        labels = torch.randint(classes, size[:1])
+    return Job(network, args=(data,), targets=(labels,), loss=functional.cross_entropy, mode="train")
 
 
 class BasicConv2d(nn.Module):
@@ -51,15 +52,10 @@ class BasicConv2d(nn.Module):
         return functional.relu(self.bn(self.conv(images)))
 
 
-def _average(images: torch.Tensor) -> torch.Tensor:
-    return functional.avg_pool2d(images, 3, stride=1, padding=1)
-
-
-def _halve(images: torch.Tensor) -> torch.Tensor:
-    return functional.max_pool2d(images, 3, stride=2)
-
-
-_POOLINGS = {"average": _average, "halve": _halve}
+_POOLINGS: dict[str, Callable[..., torch.Tensor]] = {
+    "average": partial(functional.avg_pool2d, kernel_size=3, stride=1, padding=1),
+    "halve": partial(functional.max_pool2d, kernel_size=3, stride=2),
+}
 _A = "1x1 64 | 5x5_1 48, 5x5_2 64 5x5 | 3x3dbl_1 64, 3x3dbl_2 96 3x3, 3x3dbl_3 96 3x3 | average, _pool "
 _C = (
     "1x1 192 | 7x7_1 N, 7x7_2 N 1x7, 7x7_3 192 7x1 | 7x7dbl_1 N, 7x7dbl_2 N 7x1, 7x7dbl_3 N 1x7, 7x7dbl_4 N 7x1, "
@@ -122,7 +118,7 @@ class Inception(nn.Module):
 
 
 class InceptionV3(nn.Module):
-    """Logits of `CLASSES` classes, shape (N, 1000), for images of shape (N, 3, H, W)."""
+    """Of section 6 of "Rethinking the Inception Architecture for Computer Vision" (Szegedy et al. 2015)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,10 +132,9 @@ class InceptionV3(nn.Module):
         for name, block in BLOCKS.items():
             self.add_module(name, Inception(*block))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(2048, CLASSES)
+        self.fc = nn.Linear(2048, 1000)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        grid = images
+    def forward(self, grid: torch.Tensor) -> torch.Tensor:
         for name, layer in self.named_children():
             grid = layer(torch.flatten(grid, 1) if name == "fc" else grid)
         return grid
@@ -148,76 +143,212 @@ class InceptionV3(nn.Module):
 def inception_v3(batch_size: int = 32, image_size: int = 299, *, seed: int = 0) -> Job:
     """A training step of Inception-V3, without its dropout.
 
-    `image_size` is 75 at least. Below 107 the last grid is 1x1, where training needs a batch of 2 or more. The weights
-    do not depend on the sizes.
+    `image_size` is 75 at least. Below 107 the last grid is 1x1, where training needs a batch of 2 or more.
     """
-    if image_size < 75:
-        raise InputError(f"inception_v3: image_size is {image_size}; the grid vanishes below 75; the original is 299")
-    return classifier_job(InceptionV3, batch_size, image_size, CLASSES, seed)
-
-
-STEM_CHANNELS = 16
-BRANCH_CHANNELS = 48
-FEW_CLASSES = 10
+    return _job(InceptionV3, (batch_size, image_size), 1000, seed, 75, 299)
 
 
 class Branches(nn.Module):
-    """Logits, shape (N, classes), for images of shape (N, 3, H, W)."""
+    """Logits, shape (N, 10), for images of shape (N, 3, H, W)."""
 
     def __init__(self, count: int = 3) -> None:
         super().__init__()
-        self.stem = BasicConv2d(3, STEM_CHANNELS, (3, 3))
-        self.branches = nn.ModuleList(BasicConv2d(STEM_CHANNELS, BRANCH_CHANNELS, (3, 3)) for _ in range(count))
+        self.stem = BasicConv2d(3, 16, (3, 3))
+        self.branches = nn.ModuleList(BasicConv2d(16, 48, (3, 3)) for _ in range(count))
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(count * BRANCH_CHANNELS, FEW_CLASSES)
+        self.fc = nn.Linear(count * 48, 10)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: torch.Tensor) -> Any:
         stem = self.stem(images)
         joined = torch.cat([branch(stem) for branch in self.branches], 1)
-        logits: torch.Tensor = self.fc(torch.flatten(self.pool(joined), 1))
-        return logits
+        return self.fc(torch.flatten(self.pool(joined), 1))
 
 
 def branches(batch_size: int = 32, image_size: int = 32, *, count: int = 3, seed: int = 0) -> Job:
     """A training step of `Branches`: `count` of them, all of the same cost."""
-    return classifier_job(lambda: Branches(count), batch_size, image_size, FEW_CLASSES, seed)
+    return _job(lambda: Branches(count), (batch_size, image_size), 10, seed, 1, 32)
 
 
 class Perceptron(nn.Module):
-    """Logits, shape (N, classes), for inputs of shape (N, features).
-
-    Between the first layer and the last are `depth` from `width` to `width`; `tied` ones share weight and bias.
-    """
+    """Logits, shape (N, 10), for inputs of shape (N, features); of `depth` layers inside, `tied` ones share weights."""
 
     def __init__(self, features: int, width: int, depth: int, tied: bool) -> None:
         super().__init__()
         self.first = nn.Linear(features, width)
         self.hidden = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.last = nn.Linear(width, FEW_CLASSES)
+        self.last = nn.Linear(width, 10)
         if tied:
             for layer in self.hidden[1:]:
                 layer.weight, layer.bias = self.hidden[0].weight, self.hidden[0].bias
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor) -> Any:
         features = functional.relu(self.first(inputs))
         for layer in self.hidden:
             features = functional.relu(layer(features))
-        logits: torch.Tensor = self.last(features)
-        return logits
+        return self.last(features)
 
 
 def mlp(
-    batch_size: int = 32,
-    features: int = 64,
-    *,
-    width: int = 128,
-    depth: int = 2,
-    tied: bool = False,
-    seed: int = 0,
+    batch_size: int = 32, features: int = 64, *, width: int = 128, depth: int = 2, tied: bool = False, seed: int = 0
 ) -> Job:
     """A training step of `Perceptron`."""
-    with seeded(seed):
-        network = Perceptron(features, width, depth, tied)
-        inputs = torch.randn(batch_size, features)
-        labels = torch.randint(FEW_CLASSES, (batch_size,))
-    return Job(network, args=(inputs,), targets=(labels,), loss=functional.cross_entropy, mode="train")
+    return _job(lambda: Perceptron(features, width, depth, tied), (batch_size, features), 10, seed)
+
+
+class ConvolutionChain(nn.Module):
+    """Convolutions (channels, kernel, stride, padding) and poolings (kernel, stride), then three wide layers."""
+
+    def __init__(self, layers: Sequence[Sequence[Any]], grid: int, classes: int, narrow: int) -> None:
+        super().__init__()
+        features: list[nn.Module] = []
+        inputs, wide, relu = 3, 4096 // narrow, nn.ReLU(inplace=True)
+        for size, *more in layers:
+            if len(more) == 1:
+                features.append(nn.MaxPool2d(size, *more))
+            else:
+                features += [nn.Conv2d(inputs, size // narrow, *more), nn.ReLU(inplace=True)]
+                inputs = size // narrow
+        self.features = nn.Sequential(*features)
+        self.avgpool = nn.AdaptiveAvgPool2d(grid)
+        first, second = nn.Linear(inputs * grid**2, wide), nn.Linear(wide, wide)
+        self.classifier = nn.Sequential(first, relu, second, relu, nn.Linear(wide, classes))
+
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.classifier(torch.flatten(self.avgpool(self.features(images)), 1))
+
+
+# "One weird trick" (Krizhevsky 2014), in one column; and table 1, E of Simonyan and Zisserman.
+_THIRD = (3, 2)
+_ALEXNET = (64, 11, 4, 2), _THIRD, (192, 5, 1, 2), _THIRD, (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1), _THIRD
+_DEPTHS = (64, 2), (128, 2), (256, 4), (512, 4), (512, 4)
+_VGG19 = [layer for channels, count in _DEPTHS for layer in (*[(channels, 3, 1, 1)] * count, (2, 2))]
+
+
+def _rectified(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2), nn.ReLU())
+
+
+class GoogLeNetBlock(nn.Module):
+    """Figure 2(b) of GoogLeNet: 1x1, 3x3 and 5x5 convolutions and pooling, side by side."""
+
+    def __init__(self, inputs: int, channels: Sequence[int]) -> None:
+        super().__init__()
+        single, reduce3, wide3, reduce5, wide5, projected = channels
+        self.branch1 = _rectified(inputs, single, 1)
+        self.branch2 = nn.Sequential(_rectified(inputs, reduce3, 1), _rectified(reduce3, wide3, 3))
+        self.branch3 = nn.Sequential(_rectified(inputs, reduce5, 1), _rectified(reduce5, wide5, 5))
+        self.branch4 = nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), _rectified(inputs, projected, 1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.cat([branch(images) for branch in self.children()], 1)
+
+
+GOOGLENET_BLOCKS = {
+    "inception3a": (64, 96, 128, 16, 32, 32),
+    "inception3b": (128, 128, 192, 32, 96, 64),
+    "inception4a": (192, 96, 208, 16, 48, 64),
+    "inception4b": (160, 112, 224, 24, 64, 64),
+    "inception4c": (128, 128, 256, 24, 64, 64),
+    "inception4d": (112, 144, 288, 32, 64, 64),
+    "inception4e": (256, 160, 320, 32, 128, 128),
+    "inception5a": (256, 160, 320, 32, 128, 128),
+    "inception5b": (384, 192, 384, 48, 128, 128),
+}
+"""Table 1: #1x1, #3x3 reduce, #3x3, #5x5 reduce, #5x5, pool proj."""
+_halved = partial(functional.max_pool2d, kernel_size=3, stride=2, ceil_mode=True)
+
+
+class GoogLeNet(nn.Module):
+    """Of "Going Deeper with Convolutions" (Szegedy et al. 2014, table 1)."""
+
+    def __init__(self, classes: int, narrow: int) -> None:
+        super().__init__()
+        first, inputs = 64 // narrow, 192 // narrow
+        self.conv1 = _rectified(3, first, 7, stride=2)
+        self.conv2 = _rectified(first, first, 1)
+        self.conv3 = _rectified(first, inputs, 3)
+        for name, counts in GOOGLENET_BLOCKS.items():
+            channels = [count // narrow for count in counts]
+            self.add_module(name, GoogLeNetBlock(inputs, channels))
+            inputs = channels[0] + channels[2] + channels[4] + channels[5]
+        self.fc = nn.Linear(inputs, classes)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        grid = functional.local_response_norm(_halved(self.conv1(images)), 5)
+        grid = _halved(functional.local_response_norm(self.conv3(self.conv2(grid)), 5))
+        for name in GOOGLENET_BLOCKS:
+            grid = self.get_submodule(name)(_halved(grid) if name in ("inception4a", "inception5a") else grid)
+        return self.fc(torch.flatten(functional.adaptive_avg_pool2d(grid, 1), 1))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions with a shortcut: the identity, or a projection where the shape changes."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = 4 * width
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+        projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride != 1 or inputs != outputs else None
+        self.downsample = projection and nn.Sequential(projection, nn.BatchNorm2d(outputs))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = functional.relu(self.bn1(self.conv1(images)))
+        hidden = functional.relu(self.bn2(self.conv2(hidden)))
+        hidden = self.bn3(self.conv3(hidden))
+        return functional.relu(hidden + (images if self.downsample is None else self.downsample(images)))
+
+
+class ResNet50(nn.Module):
+    """Of "Deep Residual Learning for Image Recognition" (He et al. 2015, table 1), stride in the 3x3 convolution."""
+
+    blocks = (("layer1", 3), ("layer2", 4), ("layer3", 6), ("layer4", 3))
+
+    def __init__(self, classes: int, narrow: int) -> None:
+        super().__init__()
+        inputs = width = 64 // narrow
+        self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        for name, count in self.blocks:
+            blocks = []
+            for position in range(count):
+                blocks.append(Bottleneck(inputs, width, stride=1 if position or name == "layer1" else 2))
+                inputs = 4 * width
+            self.add_module(name, nn.Sequential(*blocks))
+            width *= 2
+        self.fc = nn.Linear(inputs, classes)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        grid = functional.max_pool2d(functional.relu(self.bn1(self.conv1(images))), 3, stride=2, padding=1)
+        for name, _ in self.blocks:
+            grid = self.get_submodule(name)(grid)
+        return self.fc(torch.flatten(functional.adaptive_avg_pool2d(grid, 1), 1))
+
+
+def alexnet(
+    batch_size: int = 128, image_size: int = 224, *, classes: int = 1000, narrow: int = 1, seed: int = 0
+) -> Job:
+    """A training step of AlexNet; `narrow`, a power of 2, divides the channels of all layers, here as below."""
+    build = partial(ConvolutionChain, _ALEXNET, 6, classes, narrow)
+    return _job(build, (batch_size, image_size), classes, seed, 63, 224)
+
+
+def vgg19(batch_size: int = 32, image_size: int = 224, *, classes: int = 1000, narrow: int = 1, seed: int = 0) -> Job:
+    """A training step of VGG-19."""
+    build = partial(ConvolutionChain, _VGG19, 7, classes, narrow)
+    return _job(build, (batch_size, image_size), classes, seed, 32, 224)
+
+
+def googlenet(
+    batch_size: int = 32, image_size: int = 224, *, classes: int = 1000, narrow: int = 1, seed: int = 0
+) -> Job:
+    """A training step of GoogLeNet."""
+    return _job(partial(GoogLeNet, classes, narrow), (batch_size, image_size), classes, seed, 33, 224)
+
+
+def resnet50(
+    batch_size: int = 32, image_size: int = 224, *, classes: int = 1000, narrow: int = 1, seed: int = 0
+) -> Job:
+    """A training step of ResNet-50."""
+    return _job(partial(ResNet50, classes, narrow), (batch_size, image_size), classes, seed, 33, 224)

@@ -1,5 +1,7 @@
 """Recurrent networks: GNMT (Wu et al., 2016) and BigLSTM (Józefowicz et al., 2016)."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -14,10 +16,9 @@ class Encoder(nn.Module):
 
     def __init__(self, hidden: int, layers: int) -> None:
         super().__init__()
-        first = nn.LSTM(hidden, hidden, bidirectional=True, batch_first=True)
-        second = nn.LSTM(2 * hidden, hidden, batch_first=True)
-        further = (nn.LSTM(hidden, hidden, batch_first=True) for _ in range(layers - 2))
-        self.layers = nn.ModuleList([first, second, *further])
+        self.layers = nn.ModuleList([nn.LSTM(hidden, hidden, bidirectional=True, batch_first=True)])
+        for inputs in (2 * hidden, *[hidden] * (layers - 2)):
+            self.layers.append(nn.LSTM(inputs, hidden, batch_first=True))
 
     def forward(self, embedded: torch.Tensor) -> torch.Tensor:
         states = embedded
@@ -47,9 +48,8 @@ class GnmtDecoder(nn.Module):
 
     def __init__(self, hidden: int, layers: int) -> None:
         super().__init__()
-        first = nn.LSTM(hidden, hidden, batch_first=True)
-        further = (nn.LSTM(2 * hidden, hidden, batch_first=True) for _ in range(layers - 1))
-        self.layers = nn.ModuleList([first, *further])
+        inputs = (hidden, *[2 * hidden] * (layers - 1))
+        self.layers = nn.ModuleList(nn.LSTM(count, hidden, batch_first=True) for count in inputs)
         self.attention = Attention(hidden)
 
     def forward(self, embedded: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
@@ -65,8 +65,7 @@ class Gnmt(nn.Module):
     """Logits, shape (N, U, vocabulary), for source tokens (N, T) and target tokens (N, U), of one embedding.
 
     As in NVIDIA's PyTorch version: residual LSTM layers, a bidirectional one first. Attention reads the output of the
-    first decoder layer, and its context goes to all further ones, so that every layer runs over the whole sentence in
-    one call: the network is a chain of layers with skip connections.
+    first decoder layer, and its context goes to all further ones, so that every layer runs in one call.
     """
 
     def __init__(self, vocabulary: int, hidden: int, layers: int) -> None:
@@ -78,17 +77,14 @@ class Gnmt(nn.Module):
         self.decoder = GnmtDecoder(hidden, layers)
         self.classifier = nn.Linear(hidden, vocabulary)
 
-    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> Any:
         embedded_source, embedded_target = self.embedding(source), self.embedding(target)
-        states = self.decoder(embedded_target, self.encoder(embedded_source))
-        logits: torch.Tensor = self.classifier(states)
-        return logits
+        return self.classifier(self.decoder(embedded_target, self.encoder(embedded_source)))
 
 
 def sequence_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy over all tokens, for logits (N, T, vocabulary) and tokens (N, T)."""
-    loss: torch.Tensor = functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
-    return loss
+    return functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
 
 def gnmt(
@@ -100,14 +96,9 @@ def gnmt(
     layers: int = 4,
     seed: int = 0,
 ) -> Job:
-    """A training step of `Gnmt` on random sentences.
+    """A training step of `Gnmt` on random sentences of `length` tokens, source and target.
 
-    Parameters
-    ----------
-    length
-        Tokens of every sentence, source and target.
-    vocabulary, hidden, layers
-        The defaults are those of the scaling study: 4 + 4 layers of 1024.
+    The defaults are those of the scaling study: 4 + 4 layers of 1024.
     """
     with seeded(seed):
         network = Gnmt(vocabulary, hidden, layers)
@@ -129,12 +120,11 @@ class BigLstm(nn.Module):
         )
         self.softmax = nn.Linear(projection, vocabulary)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor) -> Any:
         states = self.embedding(tokens)
         for layer in self.layers:
             states = layer(states)[0]
-        logits: torch.Tensor = self.softmax(states)
-        return logits
+        return self.softmax(states)
 
 
 def big_lstm(
@@ -149,13 +139,8 @@ def big_lstm(
 ) -> Job:
     """A training step of `BigLstm` on random text: every next token is predicted.
 
-    Parameters
-    ----------
-    vocabulary
-        Words of the full softmax. The paper draws 8192 of 793,471 words for every step; a full softmax over all of
-        them fits no device.
-    hidden, projection, layers
-        The defaults are those of the scaling study: 2 layers of 8192, projected to 1024.
+    The softmax is over the whole vocabulary, where the paper draws 8192 of 793,471 words for every step. The defaults
+    are those of the scaling study: 2 layers of 8192, projected to 1024.
     """
     with seeded(seed):
         network = BigLstm(vocabulary, hidden, projection, layers)

@@ -22,9 +22,7 @@ _PROTO_LIMIT_BYTES = 2**31 - 1
 SHAPE_ELEMENTS = 2**13
 """Tensors of as many elements may decide shapes; larger ones are weights, of which plans need the shape alone."""
 MICROSOFT = "com.microsoft"
-_RANDOM = frozenset(
-    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
-)
+_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 _TEXT_BITS = 128
 _PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 """Types of which several elements share a byte → bits of an element."""
@@ -47,13 +45,8 @@ class OnnxFile:
 def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weights: bool = False) -> OnnxFile:
     """The model in a file; FileFormatError names what is wrong with it or its axes.
 
-    Parameters
-    ----------
-    dims
-        Values of the symbolic axes of its inputs, by their names (``batch``) or by place (``input:0``).
-    with_weights
-        Read the tensors that lie in other files, to run the model. To plan it, shapes suffice: such files may be of any
-        size, or missing.
+    `dims` are values of the symbolic axes of its inputs, by their names (``batch``) or by place (``input:0``). Tensors
+    in other files are read `with_weights`, to run the model; to plan it, these files may be missing.
     """
     where, bindings = Path(path), dict(dims or {})
     content = read_bytes(where)
@@ -116,8 +109,7 @@ def _read_external(model: Any, folder: Path, with_weights: bool) -> None:
 
 def _external(model: Any) -> list[Any]:
     """The tensors of a model that lie in other files."""
-    tensors = _tensors(model.graph, *model.functions)
-    return [tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    return [each for each in _tensors(model.graph, *model.functions) if each.data_location == onnx.TensorProto.EXTERNAL]
 
 
 def _tensors(*graphs: Any) -> Iterator[onnx.TensorProto]:
@@ -136,15 +128,12 @@ def _require_plannable(model: Any) -> None:
     if model.graph.sparse_initializer:
         name = model.graph.sparse_initializer[0].values.name
         raise InputError(f"initializer {name!r} is sparse, which no plan can place; store it dense")
-    newest = onnx.defs.onnx_opset_version()
+    newest, known = onnx.defs.onnx_opset_version(), f"of onnx {onnx.__version__}: update onnx"
     for version in (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")):
         if version > newest:
-            raise InputError(
-                f"opset {version} is newer than {newest}, the newest of onnx {onnx.__version__}: update onnx"
-            )
+            raise InputError(f"opset {version} is newer than {newest}, the newest {known}")
         if version < OLDEST_OPSET:
-            way = "convert it with onnx.version_converter"
-            raise InputError(f"opset {version} is older than {OLDEST_OPSET}, with which runtimes start: {way}")
+            raise InputError(f"opset {version} is older than {OLDEST_OPSET}: convert it with onnx.version_converter")
     if _external(model):
         # The checker would look for the files of tensors that are left there.
         model = deepcopy(model)
@@ -158,11 +147,11 @@ def _require_plannable(model: Any) -> None:
 def _name_nodes(graph: Any) -> None:
     """Make the names of nodes unique; those that already are stay."""
     taken = {each.name for each in (*graph.node, *graph.input, *graph.initializer)}
-    seen: set[str] = set()
+    seen: set[str] = {""}
     for number, node in enumerate(graph.node):
-        if not node.name or node.name in seen:
+        if node.name in seen:
             node.name = free_name(f"{node.name or node.op_type}_{number}", taken, "_")
-            taken.add(node.name)
+        taken.add(node.name)
         seen.add(node.name)
 
 
@@ -199,11 +188,13 @@ def _bind(model: Any, bindings: Mapping[str, int]) -> None:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a graph by name; `model` has their shapes too, and those of the values inside its subgraphs."""
+    """The values of a graph by name; `model` has their shapes too, and those of the values inside its subgraphs.
+
+    `constant` ones depend on no input: initializers, and results of nodes that read only these.
+    """
 
     specs: dict[str, TensorSpec]
     constant: frozenset[str]
-    """Values that depend on no input: initializers, and results of nodes that read only these."""
     model: onnx.ModelProto
 
 
@@ -221,24 +212,31 @@ def values_of(file: OnnxFile) -> Values:
     except Exception as error:
         raise FileFormatError(str(file.path), [f"shape inference: {str(error).splitlines()[0]}"]) from error
     graph: Any = inferred.graph
-    specs, constant = specs_of(graph), _constant(model)
+    specs, constant = specs_of(graph), {tensor.name for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if not _draws(node) and constant.issuperset(reads(node)):
+            constant.update(filter(None, node.output))
     needed = {name for node in model.graph.node for name in reads(node)} | {value.name for value in model.graph.output}
     types = {value.name: value.type.WhichOneof("value") for value in (*graph.input, *graph.value_info, *graph.output)}
     made = [(value.name, "an input", "") for value in data_inputs(model)]
-    made += [
-        (name, f"an output of {node.op_type} {node.name!r}", node.domain)
-        for node in model.graph.node
-        for name in node.output
-        if name in needed and name not in constant
-    ]
-    missing = [
-        f"{name!r}, {origin}, {_unplaceable(types.get(name), domain)}"
-        for name, origin, domain in made
-        if name not in specs
-    ]
+    for node in model.graph.node:
+        origin = f"an output of {node.op_type} {node.name!r}"
+        made += [(name, origin, node.domain) for name in node.output if name in needed and name not in constant]
+    missing = []
+    for name, origin, domain in (each for each in made if each[0] not in specs):
+        kind, way = types.get(name), "give its shape in value_info"
+        if kind not in (None, "tensor_type"):
+            reason = f"has type {str(kind).removesuffix('_type')}, which has no size; only tensors can be planned"
+        elif domain in ("", "ai.onnx", "ai.onnx.ml"):
+            reason = f"has no fixed shape: its size depends on the data; if it is fixed, {way}"
+        else:
+            install = "install onnxruntime, which infers it, or "
+            ways = way if domain != MICROSOFT or find_spec("onnxruntime") else install + way
+            reason = f"has no known shape: onnx does not know the ops of domain {domain!r}; {ways}"
+        missing.append(f"{name!r}, {origin}, {reason}")
     if missing:
         raise FileFormatError(str(file.path), missing[:5])
-    return Values(specs, constant, inferred)
+    return Values(specs, frozenset(constant), inferred)
 
 
 def specs_of(graph: Any) -> dict[str, TensorSpec]:
@@ -263,44 +261,21 @@ def _spec(element: int, shape: Any) -> TensorSpec | None:
     return TensorSpec(tuple(shape), "string" if name == "STRING" else kind.name, -(-bits * prod(shape) // 8))
 
 
-def _unplaceable(kind: str | None, domain: str) -> str:
-    """Why a value cannot be planned."""
-    if kind not in (None, "tensor_type"):
-        return f"has type {str(kind).removesuffix('_type')}, which has no size; only tensors can be planned"
-    if domain not in ("", "ai.onnx", "ai.onnx.ml"):
-        way = "" if domain != MICROSOFT or find_spec("onnxruntime") else "install onnxruntime, which infers it, or "
-        return f"has no known shape: onnx does not know the ops of domain {domain!r}; {way}give its shape in value_info"
-    return "has no fixed shape: its size depends on the data; if it is fixed, give its shape in value_info"
-
-
 def reads(node: onnx.NodeProto) -> list[str]:
     """Names of the values that a node reads, those of its subgraphs from outside included, each once."""
     names = [name for name in node.input if name]
     for body in _bodies(node):
-        names += _free(body)
+        own = {value.name for value in (*body.input, *body.initializer)}
+        for inner in body.node:
+            names += [name for name in reads(inner) if name not in own]
+            own.update(inner.output)
+        names += [value.name for value in body.output if value.name not in own]
     return list(dict.fromkeys(names))
-
-
-def _free(graph: Any) -> Iterator[str]:
-    """Values that a subgraph takes from around it."""
-    own = {value.name for value in (*graph.input, *graph.initializer)}
-    for node in graph.node:
-        yield from (name for name in reads(node) if name not in own)
-        own.update(node.output)
-    yield from (value.name for value in graph.output if value.name not in own)
 
 
 def _bodies(node: Any) -> list[Any]:
     """The subgraphs of a node, without theirs."""
     return [body for attribute in node.attribute for body in (attribute.g, *attribute.graphs)]
-
-
-def _constant(model: onnx.ModelProto) -> frozenset[str]:
-    constant = {tensor.name for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if not _draws(node) and constant.issuperset(reads(node)):
-            constant.update(name for name in node.output if name)
-    return frozenset(constant)
 
 
 def _draws(node: Any) -> bool:
@@ -337,13 +312,12 @@ def _add_contrib_shapes(model: Any) -> None:
         session = onnxruntime.InferenceSession(light.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception:  # it raises errors of several classes of its own
         return
-    found = []
+    known = {value.name: value for value in model.graph.value_info}
     for value in session.get_outputs():
         # ``tensor(float16)`` → FLOAT16
         element = getattr(onnx.TensorProto, value.type.removeprefix("tensor(").removesuffix(")").upper(), None)
         if value.name in made and element is not None and all(isinstance(size, int) for size in value.shape):
-            found.append(onnx.helper.make_tensor_value_info(value.name, element, value.shape))
-    names = {value.name for value in found}
-    kept = [value for value in model.graph.value_info if value.name not in names]
+            known[value.name] = onnx.helper.make_tensor_value_info(value.name, element, value.shape)
+    values = list(known.values())
     del model.graph.value_info[:]
-    model.graph.value_info.extend([*kept, *found])
+    model.graph.value_info.extend(values)

@@ -38,15 +38,13 @@ def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, in
     """The work of a node of a model after shape inference, or of one of its subgraphs.
 
     `specs` are of the values that it can see, `numbers` the whole numbers that the file holds. Of the branches of an If
-    the most work of any counts. A loop runs as often as what it stacks is long, else as often as it may, if that is
-    a number of the file; else it counts once, as nothing tells.
+    the most work counts. A loop runs as often as what it stacks is long, else as the file allows, or counts once.
     """
     inputs = [specs.get(name) if name else None for name in node.input]
     outputs = [specs.get(name) if name else None for name in node.output]
     own_bytes = bytes_of(node, inputs, outputs)
     if node.op_type not in ("If", "Loop", "Scan") or node.domain not in _ONNX:
         return Work(flops_of(node, inputs, outputs), own_bytes)
-    bodies = [_work_of_body(entry.g, specs, numbers) for entry in node.attribute if entry.HasField("g")]
     rounds = 1
     if node.op_type == "Loop":
         # Inputs are how often at most, whether at all, and the carried values, which are outputs before the stacked.
@@ -57,19 +55,16 @@ def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, in
         first = inputs[-attribute(node, "num_scan_inputs", 1)]
         axis = next(iter(attribute(node, "scan_input_axes", [])), 0)
         rounds = first.shape[axis] if first is not None and -len(first.shape) <= axis < len(first.shape) else 1
-    flops, moved = (rounds * max(column) for column in list(zip(*bodies, strict=True))[:2])
-    return Work(flops, max(own_bytes, moved), sum(body.held_bytes for body in bodies))
-
-
-def _work_of_body(body: Any, around: Mapping[str, TensorSpec], numbers: Mapping[str, int]) -> Work:
-    """The work of one run of a graph that sees the values around it."""
-    specs = ChainMap(specs_of(body), dict(around))
-    works = [work_of(node, specs, numbers) for node in body.node if node.op_type != "Constant"]
-    constants = [name for node in body.node if node.op_type == "Constant" for name in node.output]
-    constants += [tensor.name for tensor in body.initializer]
-    held = sum(specs[name].bytes for name in constants if name in specs and name not in around)
-    flops, moved, inner = (sum(column) for column in zip(*works, Work(0, 0), strict=True))
-    return Work(flops, moved, held + inner)
+    flops, moved, held = 0.0, 0, 0
+    for body in (entry.g for entry in node.attribute if entry.HasField("g")):
+        seen = ChainMap(specs_of(body), dict(specs))
+        works = [work_of(inner, seen, numbers) for inner in body.node if inner.op_type != "Constant"]
+        constants = [name for inner in body.node if inner.op_type == "Constant" for name in inner.output]
+        constants += [tensor.name for tensor in body.initializer]
+        held += sum(seen[name].bytes for name in constants if name in seen and name not in specs)
+        each = [sum(column) for column in zip(*works, Work(0, 0), strict=True)]
+        flops, moved, held = max(flops, each[0]), max(moved, int(each[1])), held + int(each[2])
+    return Work(rounds * flops, max(own_bytes, rounds * moved), held)
 
 
 def _numbers(graph: Any) -> dict[str, int]:
@@ -95,9 +90,10 @@ def flops_of(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
     `inputs` and `outputs` are in the node's order, None for an optional one that is left out.
     """
     table = _FLOPS if node.domain in _ONNX else _CONTRIB_FLOPS if node.domain == MICROSOFT else {}
+    read, made = ([spec and spec.shape for spec in specs] for specs in (inputs, outputs))
     try:
-        return float(table[node.op_type](node, inputs, outputs)) if node.op_type in table else 0.0
-    except (AttributeError, IndexError, ValueError, ZeroDivisionError):
+        return float(table[node.op_type](node, read, made)) if node.op_type in table else 0.0
+    except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError):
         # An operand is left out, without a known shape, or of a rank that the op does not have.
         return 0.0
 
@@ -122,100 +118,89 @@ def attribute(node: NodeProto, name: str, default: Any) -> Any:
     return next(found, default)
 
 
-def _convolution(node: NodeProto, inputs: Any, outputs: Any) -> Any:
+def _convolution(node: NodeProto, read: Any, made: Any) -> Any:
     """2 × outputs (of a transposed one, inputs) × (channels of a group × kernel): the latter make up the weight."""
-    positions = inputs[0] if node.op_type == "ConvTranspose" else outputs[0]
-    return 2.0 * prod(positions.shape) * prod(inputs[1].shape[1:])
+    return 2.0 * prod(read[0] if node.op_type == "ConvTranspose" else made[0]) * prod(read[1][1:])
 
 
-def _product(node: NodeProto, inputs: Any, outputs: Any) -> Any:
-    left = inputs[0].shape
-    turned = attribute(node, "transA", 0) and len(left) > 1
-    return 2.0 * prod(outputs[0].shape) * left[-2 if turned else -1]
+def _product(node: NodeProto, read: Any, made: Any) -> Any:
+    turned = attribute(node, "transA", 0) and len(read[0]) > 1
+    return 2.0 * prod(made[0]) * read[0][-2 if turned else -1]
 
 
-def _einsum(node: NodeProto, inputs: Any, _outputs: Any) -> Any:
+def _einsum(node: NodeProto, read: Any, _made: Any) -> Any:
     """2 × all combinations of the indices, where two tensors are summed over one; an ellipsis is not counted."""
     terms, arrow, kept = attribute(node, "equation", b"").decode().replace(" ", "").partition("->")
     sizes: dict[str, int] = {}
-    for term, spec in zip(terms.split(","), inputs, strict=True):
-        for index, extent in zip(term, spec.shape, strict=True):
+    for term, shape in zip(terms.split(","), read, strict=True):
+        for index, extent in zip(term, shape, strict=True):
             sizes[index] = max(sizes.get(index, 1), extent)
     # Without an arrow what is written twice is summed over.
     summed = any(index not in kept if arrow else terms.count(index) > 1 for index in sizes)
-    return 2.0 * prod(sizes.values()) if summed and len(inputs) == 2 and "." not in terms else 0.0
+    return 2.0 * prod(sizes.values()) if summed and len(read) == 2 and "." not in terms else 0.0
 
 
-def _recurrent(_node: NodeProto, inputs: Any, _outputs: Any) -> Any:
+def _recurrent(_node: NodeProto, read: Any, _made: Any) -> Any:
     """Every step multiplies its input and its state with all gates' weights, once per sample and direction."""
-    steps, samples, _ = inputs[0].shape
-    return 2.0 * steps * samples * (prod(inputs[1].shape) + prod(inputs[2].shape))
+    steps, samples, _ = read[0]
+    return 2.0 * steps * samples * (prod(read[1]) + prod(read[2]))
 
 
-def _attention(node: NodeProto, inputs: Any, _outputs: Any) -> Any:
+def _attention(node: NodeProto, read: Any, _made: Any) -> Any:
     """Scores of every query with every key, and their product with the values; masked products are counted too."""
-    groups = attribute(node, "kv_num_heads", 0)
-    batch, heads, queries, width = _by_head(inputs[0].shape, attribute(node, "q_num_heads", 0))
-    keys = _by_head(inputs[1].shape, groups)[2] + _past(inputs, 4, 2)
-    return 2.0 * batch * heads * queries * keys * (width + _by_head(inputs[2].shape, groups)[3])
+
+    def by_head(shape: tuple[int, ...], heads: str) -> tuple[int, ...]:
+        count = attribute(node, heads, 0)
+        return shape if len(shape) == 4 else (shape[0], count, shape[1], shape[2] // count)
+
+    batch, heads, queries, width = by_head(read[0], "q_num_heads")
+    _, _, keys, _ = by_head(read[1], "kv_num_heads")
+    both = width + by_head(read[2], "kv_num_heads")[3]
+    return 2.0 * batch * heads * queries * (keys + _past(read, 4, 2)) * both
 
 
-def _by_head(shape: tuple[int, ...], heads: int) -> tuple[int, ...]:
-    """The shape with the heads in a dimension of their own."""
-    if len(shape) == 4:
-        return shape
-    batch, tokens, width = shape
-    return batch, heads, tokens, width // heads
-
-
-def _past(inputs: Any, place: int, dim: int) -> int:
+def _past(read: Any, place: int, dim: int) -> int:
     """The tokens of an input that holds past keys; 0 without it."""
-    return int(inputs[place].shape[dim]) if len(inputs) > place and inputs[place] is not None else 0
+    return int(read[place][dim]) if len(read) > place and read[place] is not None else 0
 
 
-def _projected_attention(_node: NodeProto, inputs: Any, outputs: Any) -> Any:
+def _projected_attention(_node: NodeProto, read: Any, made: Any) -> Any:
     """The projection to queries, keys and values, then attention over them and the past ones."""
-    _, tokens, _ = inputs[0].shape
-    keys = tokens + _past(inputs, 4, 3)
-    return 2.0 * prod(inputs[0].shape) * inputs[1].shape[-1] + 4.0 * prod(outputs[0].shape) * keys
+    _, tokens, _ = read[0]
+    return 2.0 * prod(read[0]) * read[1][-1] + 4.0 * prod(made[0]) * (tokens + _past(read, 4, 3))
 
 
-def _multi_head(_node: NodeProto, inputs: Any, outputs: Any) -> Any:
-    key = ((inputs[1] if len(inputs) > 1 else None) or inputs[0]).shape
-    return 4.0 * prod(outputs[0].shape) * (key[2 if len(key) == 4 else 1] + _past(inputs, 6, 2))
+def _multi_head(_node: NodeProto, read: Any, made: Any) -> Any:
+    key = (read[1] if len(read) > 1 else None) or read[0]
+    return 4.0 * prod(made[0]) * (key[2 if len(key) == 4 else 1] + _past(read, 6, 2))
 
 
-def _grouped(_node: NodeProto, inputs: Any, outputs: Any) -> Any:
+def _grouped(_node: NodeProto, read: Any, made: Any) -> Any:
     """All queries with all keys that the node returns, of which a causal mask hides some."""
-    present = outputs[1] if len(outputs) > 1 else None
-    return 4.0 * prod(outputs[0].shape) * (inputs[0].shape[1] if present is None else present.shape[2])
-
-
-def _nbits(node: NodeProto, _inputs: Any, outputs: Any) -> Any:
-    """The product with the unpacked weight."""
-    return 2.0 * prod(outputs[0].shape) * int(attribute(node, "K", 0))
+    present = made[1] if len(made) > 1 else None
+    return 4.0 * prod(made[0]) * (read[0][1] if present is None else present[2])
 
 
 _FLOPS: Mapping[str, Callable[[NodeProto, Any, Any], Any]] = {
     "Attention": _attention,
     **dict.fromkeys(("Conv", "ConvInteger", "ConvTranspose", "DeformConv"), _convolution),
     # Tensor, scale and zero point of the input, then those of the weight.
-    "QLinearConv": lambda node, inputs, outputs: _convolution(node, inputs[::3], outputs),
+    "QLinearConv": lambda node, read, made: _convolution(node, read[::3], made),
     **dict.fromkeys(("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"), _product),
     "Einsum": _einsum,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
 }
 
-_PRODUCTS = (
-    *("DynamicQuantizeMatMul", "FusedGemm", "FusedMatMul", "GemmFastGelu", "MatMulIntegerToFloat"),
-    "TransposeMatMul",
-)
+_PRODUCTS = """
+DynamicQuantizeMatMul FusedGemm FusedMatMul GemmFastGelu MatMulIntegerToFloat TransposeMatMul
+"""
 _CONTRIB_FLOPS: Mapping[str, Callable[[NodeProto, Any, Any], Any]] = {
     "Attention": _projected_attention,
     "FusedConv": _convolution,
-    **dict.fromkeys(_PRODUCTS, _product),
+    **dict.fromkeys(_PRODUCTS.split(), _product),
     "GroupQueryAttention": _grouped,
-    **dict.fromkeys(("MatMulBnb4", "MatMulNBits"), _nbits),
+    # The product with the unpacked weight.
+    **dict.fromkeys(("MatMulBnb4", "MatMulNBits"), lambda node, _, made: 2.0 * prod(made[0]) * attribute(node, "K", 0)),
     "MultiHeadAttention": _multi_head,
 }
 """Ops of domain com.microsoft, by onnxruntime's ContribOperators.md."""
@@ -272,16 +257,12 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
         producer.update({name: (op_id, place) for place, name in enumerate(node.output) if name})
     if not ops:
         raise FileFormatError(str(file.path), ["all its outputs are constant: there is nothing to plan"])
-    result = OpGraph(
-        tuple(ops.values()),
-        tuple(edges),
-        name=graph.name or file.path.stem,
-        source=f"read from {file.path.name}",
-        capture={
-            "entry": str(file.path),
-            "mode": "infer",
-            "onnx": {"sha256": file.sha256, "dims": dict(file.dims)},
-            "args": [{"path": name, "shape": list(spec.shape), "dtype": spec.dtype} for name, spec in given.items()],
-        },
-    )
+    capture = {
+        "entry": str(file.path),
+        "mode": "infer",
+        "onnx": {"sha256": file.sha256, "dims": dict(file.dims)},
+        "args": [{"path": name, "shape": list(spec.shape), "dtype": spec.dtype} for name, spec in given.items()],
+    }
+    name, source = graph.name or file.path.stem, f"read from {file.path.name}"
+    result = OpGraph(tuple(ops.values()), tuple(edges), name=name, source=source, capture=capture)
     return replace(result, structure_sha256=structure_sha256(result))

@@ -3,11 +3,9 @@
 import contextlib
 import copy
 import math
-import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from dlplacer.core.errors import CaptureError, InputError, first_line
 from dlplacer.core.units import format_bytes
 from dlplacer.frontend.torch.capture import trace_job
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, loss_of
-from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors, likely_dims, part_of, with_leaves
+from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors, part_of, with_leaves
 from dlplacer.frontend.torch.tracing.stand_in import is_empty
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut
@@ -27,11 +25,8 @@ from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut
 _ROUNDING = {None: 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
 """Largest relative difference of gradients that is rounding, by autocast dtype; of losses, a tenth of it."""
 
-_MOST_CUTS = 12
 _SHIFTS = 1, 2
 """Places by which a confirmation moves the samples of the first input, twice as far those of the second, and so on."""
-_COPIES = 4
-"""Sizes of the parameters that a comparison holds: they themselves, and three sets of gradients."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +58,16 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     """The cut into micro-batches whose step has the loss and gradients of the whole batch.
 
     Both are computed in plain PyTorch on the job's own tensors, or on random ones where these have no data; every
-    random op gives constants. A cut that is right there is confirmed on the same values in other orders. Cuts along
-    other dimensions, sums, and means weighted by counts of tokens or class weights are tried where the mean over
-    dimension 0 differs. Batch norm in training mode, which sees micro-batches, is no reason to refuse: it is named
-    with the size of its change, and the rest is compared with it in evaluation. Refused are batches that no cut leaves
-    the same beyond rounding, unless `allow_other_loss`, and those that cannot be cut into so many equal parts.
+    random op gives constants. Cuts along other dimensions, sums, and means weighted by counts of tokens or class
+    weights are tried where the mean over dimension 0 differs. A cut that is right is confirmed on the same values in
+    other orders. Batch norm in training mode is no reason to refuse: its change is named, and the rest is compared in
+    evaluation. Refused are batches that no cut leaves the same beyond rounding, unless `allow_other_loss`.
     """
     if job.mode != "train":
         raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
-    cuts = [BatchCut(count, _short(job, dims)) for dims in islice(likely_dims(job, count), _MOST_CUTS)]
-    cuts = cuts or [BatchCut(count)]
-    need_bytes = _COPIES * sum(tensor.nbytes for tensor in job.module.parameters())
+    cuts = likely_cuts(job, count)[:12] or [BatchCut(count)]
+    # The parameters, and three sets of gradients.
+    need_bytes = 4 * sum(tensor.nbytes for tensor in job.module.parameters())
     if need_bytes > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         return _not_compared(cuts[0], f"that takes {format_bytes(need_bytes)} of memory here")
     steps = _Steps(_with_data(job), count, rewrites)
@@ -106,6 +100,27 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
         "statistics over the batch and pairs within it are neither. Change the loss, use other micro-batches, or "
         "accept the difference with --allow-other-loss"
     )
+
+
+def likely_cuts(job: Job, count: int) -> list[BatchCut]:
+    """Cuts of a job's inputs into so many equal parts, the most plausible first.
+
+    A batch size is a size of dimension 0 or 1; the more inputs have it, the sooner it comes. Each input is cut where it
+    has that size, dimension 0 first. Then come variants in which one input is cut elsewhere or not at all.
+    """
+    shapes = [tuple(leaf.shape[:2]) if isinstance(leaf, torch.Tensor) else () for leaf in flat_inputs(job)]
+    found: list[tuple[int | None, ...]] = []
+    variants: list[tuple[int | None, ...]] = []
+    places = {place for shape in shapes for place in enumerate(shape) if place[1] and place[1] % count == 0}
+    for dim, size in sorted(places, key=lambda place: (-sum(place[1] in shape for shape in shapes), *place)):
+        has = [[each for each in (dim, 1 - dim) if shape[each : each + 1] == (size,)] for shape in shapes]
+        base = tuple(next(iter(dims), None) for dims in has)
+        found.append(base)
+        for position, dims in enumerate(has):
+            variants += [(*base[:position], other, *base[position + 1 :]) for other in (*dims[1:], None) if dims]
+    all_first = tuple(0 if isinstance(leaf, torch.Tensor) else None for leaf in flat_inputs(job))
+    kept = dict.fromkeys((*found, *(dims for dims in variants if {*dims} != {None})))
+    return [BatchCut(count, () if dims == all_first else dims) for dims in kept]
 
 
 def _not_compared(cut: BatchCut, reason: str) -> ComparedCut:
@@ -148,14 +163,12 @@ class _Steps:
     def compared(self, cut: BatchCut) -> tuple[ComparedCut | None, Difference]:
         """The cut with the joining that gives the whole batch's results, or None, and the difference of the mean."""
         parts = [part_of(self.job, number, cut) for number in range(self.count)]
-        autocast = self.job.autocast
-        notes: tuple[str, ...] = ()
+        autocast, notes = self.job.autocast, tuple[str, ...]()
         change, losses = self._difference(parts, None)
-        if change.is_rounding(autocast):
-            return ComparedCut(cut), change
         # A module in evaluation mode is trained as a whole; else its parts keep their modes.
         norms = (each for each in self.job.module.modules() if isinstance(each, _BatchNorm))
-        rest, evaluates = change, any(norm.training or not self.job.module.training for norm in norms)
+        differs = not change.is_rounding(autocast)
+        rest, evaluates = change, differs and any(norm.training or not self.job.module.training for norm in norms)
         if evaluates:
             notes = (f"batch norm sees one micro-batch at a time, which changes the step: {change}",)
             rest, losses = self._difference(parts, None, evaluates)
@@ -185,7 +198,8 @@ class _Steps:
                 if share:
                     total += share * loss
                     joined = [so_far + share * each for so_far, each in zip(joined, mine, strict=True)]
-        size, off = _norm(gradients), _norm(map(operator.sub, joined, gradients))
+        both = gradients, [each - theirs for each, theirs in zip(joined, gradients, strict=True)]
+        size, off = (math.hypot(*(float(each.double().norm()) for each in every)) for every in both)
         return Difference(total, expected, off / size if size else off), losses
 
     def _results(self, job: Job) -> tuple[float, list[Any]]:
@@ -204,13 +218,11 @@ class _Steps:
         if abs(sum(losses) - expected) <= near:
             yield SUM, [1.0] * self.count
         traced = trace_job(self.job, [*self.rewrites, str(cut)])
-        names = {name: slot for name, slot in traced.inputs.items() if slot.role in ("input", "buffer")}
         tensors = job_tensors(self.job)
+        buffers = {name: tensors[slot.name] for name, slot in traced.inputs.items() if slot.role == "buffer"}
+        places = {name: slot.position for name, slot in traced.inputs.items() if slot.role == "input"}
         leaves = [flat_inputs(part_of(self.job, number, cut)) for number in range(self.count)]
-        given = [
-            {name: mine[slot.position] if slot.role == "input" else tensors[slot.name] for name, slot in names.items()}
-            for mine in leaves
-        ]
+        given = [{**buffers, **{name: mine[place] for name, place in places.items()}} for mine in leaves]
         for node in divisors(traced):
             counts = [float(divisor_value(traced, node, each)) for each in given]
             total = sum(counts)
@@ -277,13 +289,3 @@ def _with_data(job: Job) -> Job:
         return torch.randint(2, leaf.shape, generator=generator).to(leaf.dtype)
 
     return with_leaves(replace(job, module=module), drawn)
-
-
-def _short(job: Job, dims: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """The dimensions as a cut names them: none where every tensor is cut along dimension 0."""
-    tensors = [isinstance(leaf, torch.Tensor) for leaf in flat_inputs(job)]
-    return () if all(dim == 0 for dim, is_tensor in zip(dims, tensors, strict=True) if is_tensor) else dims
-
-
-def _norm(gradients: Iterable[Any]) -> float:
-    return math.hypot(*(float(each.double().norm()) for each in gradients))

@@ -31,21 +31,10 @@ class Instruction:
 class OpCode:
     """The code of one op of the graph.
 
-    Attributes
-    ----------
-    role
-        ``call``, ``parameter``, ``buffer``, ``input``, ``tangent``, ``constant``, ``gradient``, ``mutation`` or
-        ``update``.
-    reads
-        Names of the values it reads from other ops, each once.
-    value
-        Name of the value that an op without a call brings in.
-    name
-        Fully qualified name of the parameter or buffer that it stands for or ends at.
-    position
-        Index among the flat inputs or outputs.
-    instructions
-        The op's own call first, then tuple unpacking and views of its results.
+    `role`: ``call``, ``parameter``, ``buffer``, ``input``, ``tangent``, ``constant``, ``gradient``, ``mutation`` or
+    ``update``. `reads`: names of the values it reads from other ops, each once. `value`: name of the value that an op
+    without a call brings in. `name`: that of the parameter or buffer that it stands for or ends at. `position`: index
+    among the flat inputs or outputs. `instructions`: its own call, then tuple unpacking and views of its results.
     """
 
     op: str
@@ -61,8 +50,7 @@ class OpCode:
     @property
     def results(self) -> tuple[str, ...]:
         """Names of all values that exist once the op has run."""
-        own = (self.value,) if self.value else ()
-        return own + tuple(instruction.result for instruction in self.instructions)
+        return (*filter(None, [self.value]), *(instruction.result for instruction in self.instructions))
 
 
 @dataclass(frozen=True)
@@ -79,6 +67,7 @@ class Executable:
     trains: bool
     constants: Mapping[int, Any] = field(default_factory=dict)
     layouts: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    _of_roles: dict[tuple[str, ...], tuple[OpCode, ...]] = field(default_factory=dict, init=False, compare=False)
 
     @cached_property
     def producer(self) -> Mapping[str, str]:
@@ -96,7 +85,3 @@ class Executable:
         if roles not in self._of_roles:
             self._of_roles[roles] = tuple(code for code in self.codes.values() if code.role in roles)
         return self._of_roles[roles]
-
-    @cached_property
-    def _of_roles(self) -> dict[tuple[str, ...], tuple[OpCode, ...]]:
-        return {}

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from dlplacer.data_parallel.groups.captured_chain import ParameterUses
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
-AUTOCAST = ("bfloat16", "float16")
-AUTOCAST_ON = ("cpu", "cuda")
-_SHOWN = 6
-
-
 _Rate = Annotated[float, Number()]
 
 
@@ -29,10 +24,7 @@ _Rate = Annotated[float, Number()]
 class Optimizer(Record):
     """An update rule that becomes part of the step: the same arithmetic as torch.optim's SGD and Adam.
 
-    Attributes
-    ----------
-    kind
-        ``sgd``: no state; ``momentum``: one state tensor per parameter; ``adam``: two.
+    `kind`: ``sgd``: no state; ``momentum``: one state tensor per parameter; ``adam``: two.
     """
 
     kind: Annotated[str, OneOf(OPTIMIZERS)]
@@ -56,27 +48,16 @@ class Job:
     >>> dp.Job(torch.nn.Linear(12, 3), args=(torch.randn(8, 12),), mode="infer")
     <Job Linear: infer, args float32[8, 12]>
 
-    Attributes
-    ----------
-    module
-        Real, or built on the meta device or under a fake tensor mode: capture needs no data.
-    args, kwargs
-        Inputs of the module; tensors may be nested in tuples, lists and dicts.
-    targets
-        Further arguments of the loss.
-    loss
-        ``loss(output, *targets)`` → scalar. None in mode ``train`` means that the module takes the targets as further
-        arguments and returns the loss, or something that has it as ``loss``: an attribute or a key.
-    mode
-        ``train``: forward and backward; ``infer``: forward alone, in evaluation mode.
-    optimizer
-        With one, the step updates the parameters too.
-    autocast
-        Dtype name for torch.autocast around the forward pass, or None.
-    autocast_on
-        ``cpu`` or ``cuda``, whose lists say which ops are cast; None means this machine's.
-    entry
-        ``module:callable`` that builds the job, if it was named on the command line.
+    - `module`: real, or built on the meta device or under a fake tensor mode: capture needs no data.
+    - `args`, `kwargs`: inputs of the module; tensors may be nested in tuples, lists and dicts.
+    - `targets`: further arguments of the loss.
+    - `loss`: ``loss(output, *targets)`` → scalar. None in mode ``train`` means that the module takes the targets as
+      further arguments and returns the loss, or something that has it as ``loss``: an attribute or a key.
+    - `mode`: ``train``: forward and backward; ``infer``: forward alone, in evaluation mode.
+    - `optimizer`: with one, the step updates the parameters too.
+    - `autocast`: dtype name for torch.autocast around the forward pass, or None.
+    - `autocast_on`: ``cpu`` or ``cuda``, whose lists say which ops are cast; None means this machine's.
+    - `entry`: ``module:callable`` that builds the job, if it was named on the command line.
     """
 
     module: nn.Module
@@ -103,7 +84,7 @@ class Job:
                 raise InputError(f"job: {name} is a {type(getattr(self, name)).__name__}; give a tuple: ({name[:-1]},)")
         if self.mode not in ("train", "infer"):
             raise InputError(f"job: mode is {self.mode!r}; use 'train' or 'infer'")
-        for name, accepted in (("autocast", AUTOCAST), ("autocast_on", AUTOCAST_ON)):
+        for name, accepted in (("autocast", ("bfloat16", "float16")), ("autocast_on", ("cpu", "cuda"))):
             if getattr(self, name) not in (None, *accepted):
                 raise InputError(f"job: {name} is {getattr(self, name)!r}; use one of {', '.join(accepted)}")
         if self.mode == "infer" and self.optimizer is not None:
@@ -112,8 +93,11 @@ class Job:
             object.__setattr__(self, "optimizer", Optimizer(self.optimizer))
 
     def __repr__(self) -> str:
-        leaves = [_described(leaf) for leaf in pytree.tree_leaves((self.args, dict(self.kwargs)))]
-        args = f", args {', '.join(leaves[:_SHOWN])}{', …' * (len(leaves) > _SHOWN)}" if leaves else ""
+        leaves = [
+            f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" if torch.is_tensor(leaf) else brief(leaf)
+            for leaf in pytree.tree_leaves((self.args, dict(self.kwargs)))
+        ]
+        args = f", args {', '.join(leaves[:6])}{', …' * (len(leaves) > 6)}" if leaves else ""
         return f"<Job {type(self.module).__name__}: {self.mode}{args}>"
 
     def with_inputs(
@@ -143,11 +127,6 @@ class Job:
         return parameter_uses(self)
 
 
-def _described(leaf: Any) -> str:
-    is_tensor = isinstance(leaf, torch.Tensor)
-    return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" if is_tensor else brief(leaf)
-
-
 def loss_in(output: Any) -> Any:
     """The loss that a module returned: the ``loss`` of an output with one, as in transformers; else the output."""
     if isinstance(output, Mapping) and "loss" in output:
@@ -173,8 +152,3 @@ def autocast_of(job: Job, device: torch.device) -> torch.autocast:
 def flat_inputs(job: Job) -> list[Any]:
     """The inputs of a job's step as a flat list: leaves of its arguments, keyword arguments and targets."""
     return pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-
-
-def is_flat(values: tuple[Any, ...]) -> bool:
-    """True if these are tensors, and nothing is nested."""
-    return all(isinstance(value, torch.Tensor) for value in values)

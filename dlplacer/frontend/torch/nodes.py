@@ -2,7 +2,6 @@
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 from dlplacer.core.op import TensorSpec
 from dlplacer.frontend.torch.executable import Value
-from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, lstm_flops
+from dlplacer.frontend.torch.tracing.kernels import LSTM_BACKWARD, LSTM_FORWARD
 
 aten = torch.ops.aten
 
@@ -51,17 +50,18 @@ def picked_output(node: fx.Node) -> int:
 
 
 def is_random(node: fx.Node) -> bool:
-    """True if a call draws from the random number generator."""
-    return draws(node.target, node.args, node.kwargs)
-
-
-def draws(target: object, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-    """True if a call of an operator draws random numbers; attention does only with dropout."""
-    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+    """True if a call draws random numbers; attention does only with dropout."""
+    if not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
-    given = dict(zip((each.name for each in target._schema.arguments), args, strict=False)) | dict(kwargs)
-    default = {each.name: each.default_value for each in target._schema.arguments}
-    return "dropout_p" not in default or given.get("dropout_p", default["dropout_p"]) != 0.0
+    arguments = [each.name for each in node.target._schema.arguments]
+    return "dropout_p" not in arguments or argument(node, "dropout_p") != 0.0
+
+
+def argument(node: fx.Node, name: str) -> Any:
+    """An argument of an ATen call by its name in the schema: as given, or its default."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    index, declared = next((index, each) for index, each in enumerate(schema.arguments) if each.name == name)
+    return node.args[index] if index < len(node.args) else node.kwargs.get(name, declared.default_value)
 
 
 def is_check(node: fx.Node) -> bool:
@@ -72,13 +72,6 @@ def is_check(node: fx.Node) -> bool:
 _CHECKS = operators(
     "_assert_tensor_metadata _assert_async _assert_async.msg _functional_assert_async.msg _linalg_check_errors"
 )
-
-
-def depends_on_values(value: Any) -> bool:
-    """True if a call's stand-in value has no fixed shape, or is no tensor at all."""
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    tensors = [entry for entry in values if isinstance(entry, torch.Tensor)]
-    return not tensors or any(not isinstance(size, int) for tensor in tensors for size in tensor.shape)
 
 
 def strides_to_keep(node: fx.Node) -> tuple[int, ...] | None:
@@ -149,9 +142,8 @@ _IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itrue
 def flops_of(node: fx.Node) -> int:
     """FLOPs of a call; 0 for ops that only move or touch elements: their time is that of their bytes.
 
-    torch's registry has holes, filled here: the CPU kernel of scaled dot product attention (forward and backward),
-    products of a matrix or vector with a vector and grouped products are missing, and the backward of a grouped
-    convolution is counted as if it had one group. Linear algebra stays without.
+    torch's registry has holes, filled here: the CPU kernel of attention, products with a vector and grouped products
+    are missing, and the backward of a grouped convolution is counted as of one group. Linear algebra stays without.
     """
     args, kwargs = stand_ins(node)
     packet = getattr(node.target, "overloadpacket", None)
@@ -163,34 +155,29 @@ def flops_of(node: fx.Node) -> int:
         batch = right[0] if len(left) == len(right) == 3 else 1
         rows, columns = left[-2] if len(left) > 1 else 1, right[-1] if len(right) > 1 else 1
         return int(factor * 2 * batch * rows * left[-1] * columns)
-    # torch's formula for the weight gradient ignores groups: a depthwise convolution would be charged channels times
-    # over.
+    # torch's formula for the weight gradient ignores groups: a depthwise convolution would be charged channels times.
     if packet is aten.convolution_backward:
         positions, mask = args[1].shape if args[7] else args[0].shape, args[10]
         forward = 2 * positions[0] * math.prod(positions[2:]) * math.prod(args[2].shape)
         return int(forward) * (int(mask[0]) + int(mask[1]))
-    # Captured on the CPU, attention is this kernel, which the registry does not know (pytorch#195460): it would be
-    # free.
+    # Captured on the CPU, attention is this kernel, which the registry does not know (pytorch#195460).
     if packet is aten._scaled_dot_product_flash_attention_for_cpu:
         return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))  # type: ignore[no-untyped-call]
     if packet is aten._scaled_dot_product_flash_attention_for_cpu_backward:
         return int(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))  # type: ignore[no-untyped-call]
-    if node.target is FORWARD:
-        return lstm_flops(args[0], node.meta["val"][0])
-    if node.target is BACKWARD:
-        return 2 * lstm_flops(args[0], args[7])
+    if node.target in (LSTM_FORWARD, LSTM_BACKWARD):
+        # Four gates of the width of the output, from its input and from its own state.
+        is_forward = node.target is LSTM_FORWARD
+        output = node.meta["val"][0] if is_forward else args[7]
+        return int((2 if is_forward else 4) * output.numel() * 4 * (args[0].shape[-1] + output.shape[-1]))
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=node.meta["val"]))
     return 0
 
 
 _PRODUCTS = {
-    "aten.dot": (1, 0, 1),
-    "aten.vdot": (1, 0, 1),
-    "aten.mv": (1, 0, 1),
-    "aten.addmv": (1, 1, 2),
-    "aten.addbmm": (1, 1, 2),
-    "aten._grouped_mm": (1, 0, 1),
+    **dict.fromkeys(("aten.dot", "aten.vdot", "aten.mv", "aten._grouped_mm"), (1, 0, 1)),
+    **dict.fromkeys(("aten.addmv", "aten.addbmm"), (1, 1, 2)),
     "transformers.grouped_mm_fallback": (1, 0, 1),
     "transformers.grouped_mm_fallback_backward": (2, 0, 1),
 }
@@ -217,9 +204,8 @@ def bytes_of(node: fx.Node) -> int:
     return written + sum(sizes.values())
 
 
-_LIKE = "empty_like zeros_like ones_like full_like rand_like randn_like randint_like"
-_NEW = "new_empty new_empty_strided new_zeros new_ones new_full"
-_SHAPED_LIKE = frozenset(f"aten.{name}" for name in f"{_LIKE} {_NEW}".split())
+_SHAPED_LIKE = {f"aten.{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")}
+_SHAPED_LIKE |= {f"aten.new_{name}" for name in ("empty", "empty_strided", "zeros", "ones", "full")}
 """Ops that take of their first argument its shape or dtype, and no element."""
 
 _BAGS = frozenset(("aten._embedding_bag", "aten._embedding_bag_forward_only"))

@@ -27,42 +27,18 @@ _SUFFIX = {"gradient": ".grad", "mutation": ".new"}
 class _Builder:
     """Collects ops in trace order; `home` maps a value to the op and output that it comes from."""
 
-    traced: Traced
-    input_names: Sequence[str]
     ops: dict[str, Op] = field(default_factory=dict)
     codes: dict[str, OpCode] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
     home: dict[str, tuple[str, int]] = field(default_factory=dict)
-    gradient_values: set[str] = field(default_factory=set)
 
-    def add_input(self, node: fx.Node) -> None:
-        slot = self.traced.inputs[node.name]
-        wanted = slot.name or (self.input_names[slot.position] if slot.role == "input" else "tangent")
-        self._bring_in(node, wanted, slot.role, node.meta["val"], name=slot.name, position=slot.position)
-
-    def add_constant(self, node: fx.Node) -> None:
-        constant = operator.attrgetter(str(node.target))(self.traced.module)
-        if isinstance(constant, fx.GraphModule):
-            raise CaptureError(
-                f"the model uses a higher-order op (sub-graph {node.target!r}); replace torch.cond and the like by "
-                "torch.where, or move that part out of the module"
-            )
-        self._bring_in(node, node.name, "constant", constant, constant=constant)
-
-    def _bring_in(self, node: fx.Node, wanted: str, role: str, value: Any, *, name: str = "", **code: Any) -> None:
+    def bring_in(self, node: fx.Node, wanted: str, role: str, value: Any, *, name: str = "", **code: Any) -> None:
         """An op of zero time for a tensor that the step is given; parameters and buffers weigh, others are outputs."""
         op_id, weighs = self._free_id(wanted), role in ("parameter", "buffer")
+        phase, module = "backward" if role == "tangent" else "forward", name.rpartition(".")[0] or None
         size: dict[str, Any] = {"weight_bytes" if weighs else "output_bytes": tensor_bytes(value)}
-        op = Op(
-            op_id,
-            role,
-            time_s=0.0,
-            outputs=nodes.output_specs(value),
-            phase="backward" if role == "tangent" else "forward",
-            module=name.rpartition(".")[0] or None,
-            colocate=name or None,
-            **size,
-        )
+        specs = nodes.output_specs(value)
+        op = Op(op_id, role, 0.0, outputs=specs, phase=phase, module=module, colocate=name or None, **size)
         self._add(op, OpCode(op_id, role, value=node.name, name=name, **code))
         self.home[node.name] = op_id, 0
 
@@ -71,7 +47,7 @@ class _Builder:
         if not node.all_input_nodes:
             # The conjugate of a Python number.
             value = node.target(*map(torch.as_tensor, node.args)).resolve_conj()  # type: ignore[operator]
-            self._bring_in(node, node.name, "constant", value, constant=value)
+            self.bring_in(node, node.name, "constant", value, constant=value)
             return
         source = node.args[0] if isinstance(node.args[0], fx.Node) else next(iter(node.all_input_nodes))
         op_id, output = self.home[source.name]
@@ -116,12 +92,8 @@ class _Builder:
         module = slot.name.rpartition(".")[0] or None
         op = Op(op_id, slot.role, 0.0, phase=phase, module=module, colocate=slot.name)
         self._add(op, OpCode(op_id, slot.role, reads, name=slot.name))
-        if slot.role == "gradient":
-            self.gradient_values.add(node.name)
-            if node.meta["val"].is_sparse:
-                raise CaptureError(
-                    f"the gradient of {slot.name!r} is sparse, which no plan can place; use sparse=False"
-                )
+        if slot.role == "gradient" and node.meta["val"].is_sparse:
+            raise CaptureError(f"the gradient of {slot.name!r} is sparse, which no plan can place; use sparse=False")
 
     def _read(self, op_id: str, read: Sequence[fx.Node]) -> tuple[str, ...]:
         for node in read:
@@ -154,13 +126,21 @@ def build(
     `input_names` has a readable name for each flat input, `tied` for a parameter or buffer the first of its names.
     """
     require_fixed_shapes(traced.module.graph)
-    builder = _Builder(traced, input_names)
+    builder = _Builder()
     brought = _brought_in(traced, tied)
     for node in traced.module.graph.nodes:
         if node.op == "placeholder" and node in brought:
-            builder.add_input(node)
+            slot = traced.inputs[node.name]
+            wanted = slot.name or (input_names[slot.position] if slot.role == "input" else "tangent")
+            builder.bring_in(node, wanted, slot.role, node.meta["val"], name=slot.name, position=slot.position)
         elif node.op == "get_attr":
-            builder.add_constant(node)
+            constant = operator.attrgetter(str(node.target))(traced.module)
+            if isinstance(constant, fx.GraphModule):
+                raise CaptureError(
+                    f"the model uses a higher-order op (sub-graph {node.target!r}); replace torch.cond and the like by "
+                    "torch.where, or move that part out of the module"
+                )
+            builder.bring_in(node, node.name, "constant", constant, constant=constant)
         elif node.op == "call_function" and not nodes.is_check(node):
             (builder.fold if nodes.is_folded(node) else builder.add_call)(node)
     for node, slot in traced.outputs:
@@ -173,12 +153,9 @@ def build(
     used |= {builder.home[name][0] for _, name in ordered}
     kept = [op for op in builder.ops.values() if op.id in used or op.kind in ("parameter", "buffer", "input")]
     kept = list(_with_output_bytes(kept, builder))
-    dense = ((node, node.meta.get("val")) for node in traced.module.graph.nodes)
-    layouts = {
-        node.name: (tuple(value.shape), value.stride(), value.dtype)
-        for node, value in dense
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided
-    }
+    values = {node.name: node.meta.get("val") for node in traced.module.graph.nodes}
+    dense = {name: each for name, each in values.items() if torch.is_tensor(each) and each.layout is torch.strided}
+    layouts = {name: (tuple(value.shape), value.stride(), value.dtype) for name, value in dense.items()}
     codes, returned = {op.id: builder.codes[op.id] for op in kept}, tuple(name for _, name in ordered)
     executable = Executable(codes, returned, traced.output_spec, trains, traced.constants, layouts)
     return kept, edges, executable
@@ -213,8 +190,7 @@ def _brought_in(traced: Traced, tied: Mapping[str, str]) -> set[fx.Node]:
         first = tied.get(slot.name, slot.name)
         if not isinstance(node.meta.get("val"), torch.Tensor):
             if node.users:
-                name = node.name
-                raise CaptureError(f"input {name!r} is a number that the step reads; give it as a tensor of shape []")
+                raise CaptureError(f"input {node.name!r} is a number that the step reads; give a tensor of shape []")
         elif node.users or slot.role not in ("parameter", "buffer"):
             brought.add(node)
             read.add(first)
@@ -225,16 +201,15 @@ def _brought_in(traced: Traced, tied: Mapping[str, str]) -> set[fx.Node]:
 
 def _with_output_bytes(ops: Sequence[Op], builder: _Builder) -> Iterator[Op]:
     """Charge outputs to the ops that make them; a gradient is charged to its parameter instead."""
-    gradient_outputs = {builder.home[name] for name in builder.gradient_values}
-    has_gradient = {code.name for code in builder.codes.values() if code.role == "gradient"}
+    gradients = [code for code in builder.codes.values() if code.role == "gradient"]
+    named, made = {code.name for code in gradients}, {builder.home[code.reads[0]] for code in gradients}
     for op in ops:
         if builder.codes[op.id].role == "call":
-            sizes = (spec.bytes for index, spec in enumerate(op.outputs) if (op.id, index) not in gradient_outputs)
+            sizes = (spec.bytes for index, spec in enumerate(op.outputs) if (op.id, index) not in made)
             yield replace(op, output_bytes=sum(sizes))
-        elif op.kind == "parameter" and builder.codes[op.id].name in has_gradient:
-            yield replace(op, gradient_bytes=op.weight_bytes)
         else:
-            yield op
+            has_gradient = op.kind == "parameter" and builder.codes[op.id].name in named
+            yield replace(op, gradient_bytes=op.weight_bytes) if has_gradient else op
 
 
 def _instruction(node: fx.Node) -> Instruction:

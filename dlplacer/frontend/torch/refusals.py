@@ -1,6 +1,5 @@
 """Why a job cannot be captured, in words for its author: the line, module, tensor or input, and the way out."""
 
-import linecache
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from dlplacer.core.errors import CaptureError, first_line
 from dlplacer.frontend.torch.job import Job, flat_inputs
-from dlplacer.frontend.torch.nodes import depends_on_values, is_check, is_folded
+from dlplacer.frontend.torch.nodes import is_check, is_folded
 from dlplacer.frontend.torch.tracing.step_module import (
     GLOBAL_BACKWARD_HOOKS,
     accumulation_hooks,
@@ -25,16 +24,25 @@ from dlplacer.frontend.torch.tracing.step_module import (
 
 _TORCHS_MODULES = Path(torch.__file__).parent / "nn" / "modules"
 _NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parent)
-_LINE_SHOWN = 100
 _REASONS = (
     r"raised exception (.+)",
     r"got (\w*(?:Error|Exception)\(.+\))",
     r"Explanation: (\S.+)",
     r"debug context: (\S.+)",
 )
+"""Where torch's texts say why, the first that is found."""
+_UNREGISTERED = (
+    "the step changes a tensor in place that is not registered in the module, and a placed step would not; make it a "
+    "buffer: self.register_buffer(name, tensor)"
+)
+_TOLD = {
+    "mutating a non-functional tensor": _UNREGISTERED,
+    "to have an entirely functional graph": _UNREGISTERED,
+    "had requires_grad_() called": "the step calls requires_grad_() on a tensor that it computes, which a graph cannot "
+    "hold; take the derivative by torch.func.grad(function)(tensor), or of a tensor that requires a gradient already",
+}
 _BY_VALUES = "values must not decide control flow or shapes: use torch.where, or move that line out of the module"
 _BY_CODE = "if the module runs with these inputs in plain PyTorch, move what cannot be traced out of it"
-_PLAIN_VALUES = (bool, int, float, str)
 
 
 def explanation(error: Exception) -> str:
@@ -46,28 +54,33 @@ def explanation(error: Exception) -> str:
             f"the model cannot be captured: it returns a {unknown[1]}, which is no nest of tensors; return tensors in "
             "tuples, lists, dicts or registered types (a cache of transformers is left out with use_cache=False)"
         )
-    if "mutating a non-functional tensor" in text or "to have an entirely functional graph" in text:
-        return (
-            "the step changes a tensor in place that is not registered in the module, and a placed step would not; "
-            "make it a buffer: self.register_buffer(name, tensor)"
-        )
     if isinstance(error, ZeroDivisionError):
         return "torch divides by the size of a tensor without elements while it traces the step; skip empty batches"
-    if "had requires_grad_() called" in text:
-        return (
-            "the step calls requires_grad_() on a tensor that it computes, which a graph cannot hold; take the "
-            "derivative by torch.func.grad(function)(tensor), or of a tensor that requires a gradient already"
-        )
+    for sign, told in _TOLD.items():
+        if sign in text:
+            return told
     frames = [(frame.filename, frame.lineno, frame.line or "") for frame in getattr(error, "real_stack", None) or ()]
     by_values = any(sign in text.lower() for sign in ("data-dependent", "tolist()", "depends on input tensor data"))
-    return f"the model cannot be captured{_at(frames)}: {_reason(error, text)}; {_BY_VALUES if by_values else _BY_CODE}"
+    reasons = (found[1] for form in _REASONS if (found := re.search(form, text)))
+    reason = next((each for each in reasons if "no exception handler" not in each), first_line(error))
+    if isinstance(error, SyntaxError):
+        reason = "the step computes no tensor"
+    elif "Could not guard on data-dependent" in text and (caused := re.search(r"Caused by: .* in (\w+)\)", text)):
+        reason = f"the values of a tensor decide what {caused[1]} does"
+    elif "Could not extract specialized integer" in text:
+        reason = "Python code needs a number that only the values of a tensor tell"
+    way = _BY_VALUES if by_values else _BY_CODE
+    return f"the model cannot be captured{place_in_code(frames)}: {reason.strip().rstrip('.')}; {way}"
 
 
 def require_fixed_shapes(graph: fx.Graph) -> None:
     """Refuse a graph in which values decide the shape of a result; names the line of the first call."""
     for node in graph.nodes:
-        is_work = node.op == "call_function" and not is_folded(node) and not is_check(node)
-        if is_work and "val" in node.meta and depends_on_values(node.meta["val"]):
+        if node.op != "call_function" or is_folded(node) or is_check(node) or "val" not in node.meta:
+            continue
+        value = node.meta["val"]
+        tensors = [each for each in (value if isinstance(value, (tuple, list)) else (value,)) if torch.is_tensor(each)]
+        if not tensors or any(not isinstance(size, int) for tensor in tensors for size in tensor.shape):
             op = f"op {node.name!r} ({node.target})"
             raise CaptureError(f"{op} needs the values of its inputs{line_of(node)}; {_BY_VALUES}")
 
@@ -75,7 +88,7 @@ def require_fixed_shapes(graph: fx.Graph) -> None:
 def line_of(node: fx.Node) -> str:
     """The line of the user's code that makes a traced value or reads it first, as the end of a phrase."""
     around = (node, *node.all_input_nodes, *node.users)
-    return _at(next(filter(None, map(frames_of, around)), ()))
+    return place_in_code(next(filter(None, map(frames_of, around)), ()))
 
 
 def frames_of(node: fx.Node) -> Sequence[Any]:
@@ -83,40 +96,27 @@ def frames_of(node: fx.Node) -> Sequence[Any]:
     return re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', node.meta.get("stack_trace") or "")
 
 
-def place_in_code(file: str, line: int) -> str:
-    """A line of the user's code as the end of a phrase."""
-    return _at([(file, line, linecache.getline(file, line).strip())])
-
-
-def _reason(error: Exception, text: str) -> str:
-    if isinstance(error, SyntaxError):
-        return "the step computes no tensor"
-    if "Could not guard on data-dependent" in text and (caused := re.search(r"Caused by: .* in (\w+)\)", text)):
-        return f"the values of a tensor decide what {caused[1]} does"
-    if "Could not extract specialized integer" in text:
-        return "Python code needs a number that only the values of a tensor tell"
-    for form in _REASONS:
-        found = re.search(form, text)
-        if found and "no exception handler" not in found[1]:
-            return found[1].strip().rstrip(".")
-    return first_line(error).rstrip(".")
-
-
-def _at(frames: Sequence[Any]) -> str:
+def place_in_code(frames: Sequence[Any]) -> str:
     """The last line of the user's code; where torch's own modules alone were traced, the last line of those."""
     mine = [frame for frame in frames if not any(Path(frame[0]).is_relative_to(root) for root in _NOT_THE_USERS)]
     found = mine or [frame for frame in frames if Path(frame[0]).is_relative_to(_TORCHS_MODULES)]
     if not found:
         return ""
     file, line, text = found[-1]
-    return f" at {file}:{line} ({textwrap.shorten(text, _LINE_SHOWN, placeholder=' …')})"
+    return f" at {file}:{line} ({textwrap.shorten(text, 100, placeholder=' …')})"
 
 
 def require_traceable(job: Job, input_names: Sequence[str]) -> None:
     """Refuse modules, tensors and inputs that cannot be traced; `input_names` has a name for each flat input."""
-    leaves = flat_inputs(job)
-    for name, leaf in zip(input_names, leaves, strict=True):
-        _require_input(name, leaf)
+    for name, leaf in zip(input_names, flat_inputs(job), strict=True):
+        if isinstance(leaf, torch.Tensor):
+            _require_plain(f"input {name}", leaf)
+        elif leaf is not None and not isinstance(leaf, (bool, int, float, str)):
+            kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+            raise CaptureError(
+                f"input {name} is a {kind}; give tensors, numbers, texts and None, nested in tuples, lists, dicts or "
+                "types known to torch.export.register_dataclass, or make it part of the module"
+            )
     named: Mapping[str, torch.Tensor] = {**dict(job.module.named_parameters()), **dict(job.module.named_buffers())}
     for name, tensor in named.items():
         if is_lazy(tensor):
@@ -135,21 +135,19 @@ def require_traceable(job: Job, input_names: Sequence[str]) -> None:
                 "call; remove it (handle.remove()), or hook the parameters"
             )
     for path, module in job.module.named_modules():
-        reason = _mistake(module, trains=trains and (module.training or not job.module.training))
-        if reason is not None:
+        reason = ""
+        averages = isinstance(module, _BatchNorm) and module.momentum is None and module.track_running_stats
+        if isinstance(module, torch.jit.ScriptModule):
+            reason = "is compiled by TorchScript, which cannot be traced; give the module that it was made of"
+        elif type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
+            reason = "is quantized: its weights are packed for one kernel; plan the module that it was made of"
+        elif has_backward_hooks(module):
+            reason = "has a backward hook, which the engine calls; remove it (handle.remove()), or hook its parameters"
+        elif averages and trains and (module.training or not job.module.training):
+            reason = "has momentum=None: the weight of the mean hangs on a counter's value; give momentum a number"
+        if reason:
             where = f"module {path!r}" if path else "the module"
             raise CaptureError(f"{where} ({type(module).__name__}) {reason}")
-
-
-def _require_input(name: str, leaf: Any) -> None:
-    if isinstance(leaf, torch.Tensor):
-        _require_plain(f"input {name}", leaf)
-    elif leaf is not None and not isinstance(leaf, _PLAIN_VALUES):
-        kind = type(leaf)
-        raise CaptureError(
-            f"input {name} is a {kind.__module__}.{kind.__qualname__}; give tensors, numbers, texts and None, nested "
-            "in tuples, lists, dicts or types known to torch.export.register_dataclass, or make it part of the module"
-        )
 
 
 def _require_plain(what: str, tensor: torch.Tensor) -> None:
@@ -158,29 +156,15 @@ def _require_plain(what: str, tensor: torch.Tensor) -> None:
         raise CaptureError(f"{what} is a tensor of layout {kind}, which no plan places; give a dense (padded) tensor")
     if tensor.is_quantized:
         raise CaptureError(f"{what} is quantized, which no plan can place; give a tensor of numbers: .dequantize()")
-    if not isinstance(tensor, FakeTensor) and any(_of_its_own(type(tensor), name) for name in _DISPATCHERS):
+    own = False
+    for name in ("__torch_function__", "__torch_dispatch__") if not isinstance(tensor, FakeTensor) else ():
+        method, plain = (
+            getattr(getattr(of, name), "__func__", getattr(of, name)) for of in (type(tensor), torch.Tensor)
+        )
+        # A type that intercepts ops otherwise than tensors and parameters do.
+        own |= method is not plain and method is not getattr(nn.Parameter, name)
+    if own:
         raise CaptureError(
             f"{what} is a {type(tensor).__qualname__}, whose own handling of ops no plan calls; give a plain tensor: "
             ".as_subclass(torch.Tensor), or .full_tensor() of one that is distributed"
         )
-
-
-_DISPATCHERS = ("__torch_function__", "__torch_dispatch__")
-
-
-def _of_its_own(kind: type, name: str) -> bool:
-    """True if a type of tensors intercepts ops otherwise than tensors and parameters do."""
-    method, plain = (getattr(getattr(of, name), "__func__", getattr(of, name)) for of in (kind, torch.Tensor))
-    return method is not plain and method is not getattr(nn.Parameter, name)
-
-
-def _mistake(module: nn.Module, trains: bool) -> str | None:
-    if isinstance(module, torch.jit.ScriptModule):
-        return "is compiled by TorchScript, which cannot be traced; give the module that it was made of"
-    if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
-        return "is quantized: its weights are packed for one kernel; plan the module that it was made of"
-    if has_backward_hooks(module):
-        return "has a backward hook, which the engine would call; remove it (handle.remove()), or hook its parameters"
-    if isinstance(module, _BatchNorm) and trains and module.momentum is None and module.track_running_stats:
-        return "has momentum=None: the weight of the mean hangs on the value of a counter; give momentum a number"
-    return None

@@ -7,19 +7,27 @@ axes an op can be cut, and what every part reads and makes then.
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.nodes import behind_views, is_folded, is_random, operators, picked_output, stand_ins
-from dlplacer.frontend.torch.tracing.quiet import undisturbed
+from dlplacer.frontend.torch.nodes import (
+    argument,
+    behind_views,
+    is_folded,
+    is_random,
+    operators,
+    picked_output,
+    stand_ins,
+)
+from dlplacer.frontend.torch.tracing.stand_in import undisturbed
 
 aten = torch.ops.aten
 SUM = -1
@@ -32,18 +40,10 @@ _LETTERS = "bcdefghjklmnopqr"
 class Pattern:
     """One way to cut an op along an axis.
 
-    Attributes
-    ----------
-    inputs
-        Index of a tensor argument, or of a list of tensors → the dimension along which a part reads a slice of it. An
-        argument that is not named is read whole by every part.
-    outputs
-        For each output, the dimension along which the parts' results lie side by side, `SUM`, or None where there is
-        no tensor or an empty one.
-    size_at
-        Index of the argument that names the size of the cut dimension, as a number or as a list of one.
-    named
-        As `inputs`, for keyword arguments.
+    `inputs`: index of a tensor argument, or of a list of tensors → the dimension along which a part reads a slice of
+    it; others are read whole; `named` has keyword arguments. `outputs`: [output] → the dimension along which the parts'
+    results lie side by side, `SUM`, or None where there is no tensor or an empty one. `size_at`: index of the argument
+    that names the size of the cut dimension, as a number or as a list of one.
     """
 
     inputs: Mapping[int, int]
@@ -59,7 +59,6 @@ class Pattern:
 
 
 Patterns = Iterator[tuple[str, Pattern]]
-Rule = Callable[[fx.Node], Patterns]
 
 
 def patterns_of(node: fx.Node) -> dict[str, Pattern]:
@@ -83,43 +82,41 @@ def _signature(node: fx.Node, text: str, axes: str, size_at: int | None = None) 
     """Cuts written as in einsum: ``bi,ic->bc`` is a matrix product.
 
     A letter of `axes` is a dimension that can be cut; a result without it is a sum of parts. A term that ends in a dot
-    counts its dimensions from the first, others from the last, where a size of 1 is broadcast. An empty term is read
-    whole, or no tensor.
+    counts its dimensions from the first, others from the last and broadcasts 1; an empty one is read whole.
     """
     terms, results = (side.split(",") for side in text.split("->"))
     values = node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else (node.meta["val"],)
     for letter in axes:
-        places = {}
+        sliced = {}
         for index, (term, given) in enumerate(zip(terms, node.args, strict=False)):
             if letter in term and _is_tensor(given):
-                places[index] = term.index(letter) - (0 if term[-1] == "." else len(term) - _value(given).dim())
-        sizes = {index: _value(node.args[index]).shape[dim] for index, dim in places.items() if dim >= 0}
+                dim = term.index(letter) - (0 if term[-1] == "." else len(term) - _value(given).dim())
+                if dim >= 0 and _value(given).shape[dim] != 1:
+                    sliced[index] = dim
         outputs = [
             None if not term or value is None or not value.numel() else term.find(letter)
             for term, value in zip(results, values, strict=False)
         ]
-        sliced = {index: places[index] for index, size in sizes.items() if size != 1}
-        if sliced:
+        if sliced and {*outputs} != {None}:
             yield "inner" if letter == "i" else _axis(_LETTERS.index(letter)), Pattern(sliced, tuple(outputs), size_at)
 
 
-def _side_by_side(node: fx.Node, dims: Iterable[int], read: Iterable[int] | None = None) -> Patterns:
-    """Cuts along dimensions that all tensors read, by default all there are, and all results have in common."""
-    inputs = [index for index, given in enumerate(node.args) if _is_tensor(given)] if read is None else [*read]
-    results = len(node.meta["val"]) if isinstance(node.meta["val"], (tuple, list)) else 1
-    for dim in dims:
-        yield _axis(dim), Pattern(dict.fromkeys(inputs, dim), (dim,) * results)
+def _alike(node: fx.Node, term: str, axes: str) -> Patterns:
+    """Cuts along dimensions that all tensors read and all results have in common."""
+    return _signature(node, f"{f'{term},' * len(node.args)}->{term},{term},{term}", axes)
 
 
-def _all_but_dim(node: fx.Node, read: Iterable[int] | None = None) -> Patterns:
-    """Along every dimension but the one that is normalized, or along which tensors are joined."""
-    value = node.meta["val"]
-    return _side_by_side(node, (dim for dim in range(value.dim()) if dim != _argument(node, "dim") % value.dim()), read)
+def _softmax(node: fx.Node) -> Patterns:
+    """Along every dimension but the one that is normalized."""
+    letters = _LETTERS[: node.meta["val"].dim()]
+    dim = argument(node, "dim") % (len(letters) or 1)
+    return _alike(node, letters, letters[:dim] + letters[dim + 1 :])
 
 
 def _layer_norm(node: fx.Node) -> Patterns:
     """Along the dimensions that are not normalized."""
-    return _side_by_side(node, range(_value(node.args[0]).dim() - len(_argument(node, "normalized_shape"))), [0])
+    letters = _LETTERS[: _value(node.args[0]).dim() - len(argument(node, "normalized_shape"))]
+    return _signature(node, f"{letters}.->{letters}.,{letters}.,{letters}.", letters)
 
 
 def _layer_norm_backward(node: fx.Node) -> Patterns:
@@ -127,19 +124,18 @@ def _layer_norm_backward(node: fx.Node) -> Patterns:
 
     Not along other dimensions: the CPU kernel reads slices of mean and deviation as if they were contiguous.
     """
-    several = _value(node.args[0]).dim() > len(_argument(node, "normalized_shape"))
+    several = _value(node.args[0]).dim() > len(argument(node, "normalized_shape"))
     return _signature(node, "b.,b.,,b.,b.->b.,-,-", "b" if several else "")
 
 
-def _attention(node: fx.Node, tensors: Iterable[int]) -> Patterns:
+def _attention(node: fx.Node, tensors: int) -> Patterns:
     """Along the samples, and along the heads where every query head has its own; where nothing is drawn."""
-    mask = _argument(node, "attn_mask")
-    sizes = [_value(node.args[index]).shape for index in tensors]
-    dims = [dim for dim in (0, 1) if all(size[dim] == sizes[0][dim] for size in sizes)]
-    for axis, pattern in _side_by_side(node, () if _argument(node, "dropout_p") else dims, tensors):
+    mask, sizes = argument(node, "attn_mask"), [_value(given).shape for given in node.args[:tensors]]
+    alike = "".join(letter for dim, letter in enumerate("bc") if len({size[dim] for size in sizes}) == 1)
+    text = f"{'bc.,' * tensors}->bc.,bc.,bc."
+    for axis, pattern in _signature(node, text, "" if argument(node, "dropout_p") else alike):
         own = -1 if mask is None else pattern.inputs[0] - 4 + _value(mask).dim()
-        sliced = {"attn_mask": own} if own >= 0 and _value(mask).shape[own] > 1 else {}
-        yield axis, Pattern(pattern.inputs, pattern.outputs, named=sliced)
+        yield axis, replace(pattern, named={"attn_mask": own} if own >= 0 and _value(mask).shape[own] > 1 else {})
 
 
 def _pointwise(node: fx.Node) -> Patterns:
@@ -147,25 +143,25 @@ def _pointwise(node: fx.Node) -> Patterns:
     result = node.meta["val"]
     whole = not isinstance(result, torch.Tensor) or any(map(_is_tensor, node.kwargs.values()))
     letters = "" if whole else _LETTERS[: result.dim()]
-    return _signature(node, f"{','.join([letters] * len(node.args))}->{letters}", letters)
+    return _alike(node, letters, letters)
 
 
 def _reduction(node: fx.Node) -> Patterns:
     """Along the dimensions that stay; a sum also along those that it reduces, as a sum of parts."""
-    dims, listed = _value(node.args[0]).dim(), _argument(node, "dim")
-    reduced = {dim % dims for dim in listed} if listed and dims else set(range(dims))
-    for dim in range(dims):
-        if dim not in reduced:
-            left = dim if _argument(node, "keepdim") else dim - sum(other < dim for other in reduced)
-            yield _axis(dim), Pattern({0: dim}, (left,))
-        elif node.target is aten.sum.dim_IntList:
-            yield _axis(dim), Pattern({0: dim}, (SUM,))
+    dims, listed = _value(node.args[0]).dim(), argument(node, "dim")
+    letters, reduced = _LETTERS[:dims], {dim % dims for dim in listed or range(dims)} if dims else set()
+    gone = "-" if argument(node, "keepdim") else ""
+    kept = "".join(gone if dim in reduced else letter for dim, letter in enumerate(letters))
+    axes = letters if node.target is aten.sum.dim_IntList else kept.replace("-", "")
+    return _signature(node, f"{letters}->{kept or '-'}", axes)
 
 
 def _concatenation(node: fx.Node) -> Patterns:
     """Along every dimension but the one along which it joins."""
-    if all(_value(tensor).dim() == node.meta["val"].dim() for tensor in node.args[0]):  # type: ignore[union-attr]
-        yield from _all_but_dim(node, [0])
+    rank = node.meta["val"].dim()
+    if all(_value(tensor).dim() == rank for tensor in node.args[0]):  # type: ignore[union-attr]
+        for dim in {*range(rank)} - {argument(node, "dim") % rank}:
+            yield _axis(dim), Pattern({0: dim}, (dim,))
 
 
 def _convolution(node: fx.Node) -> Patterns:
@@ -183,12 +179,11 @@ def _convolution_backward(node: fx.Node) -> Patterns:
 
     Those are the input's channels for the input gradient, and the output's for weight and bias gradients.
     """
-    of_input, of_weight, of_bias = _argument(node, "output_mask")
+    of_input, of_weight, of_bias = argument(node, "output_mask")
     yield from _signature(node, "b.,b.->b.,-,-", "b")
     rows, columns = (".c.", "c.") if node.args[7] else ("c.", ".c.")
     if node.args[9] == 1 and not of_input:
-        sizes = None if node.args[3] is None else 3
-        yield from _signature(node, f".c.,,{rows}->,{rows},c", "c", sizes)
+        yield from _signature(node, f".c.,,{rows}->,{rows},c", "c", None if node.args[3] is None else 3)
     elif node.args[9] == 1 and not (of_weight or of_bias):
         yield from _signature(node, f",.c.,{columns}->.c.,,", "c")
 
@@ -196,31 +191,27 @@ def _convolution_backward(node: fx.Node) -> Patterns:
 def _pool(node: fx.Node) -> Patterns:
     """Forward and backward: samples and channels are independent. Indices count within one channel of one sample."""
     rank = next((2 + count for count in (1, 2, 3) if f"{count}d" in str(node.target)), 0)
-    if all(_value(given).dim() == rank for given in node.args if _is_tensor(given)):
-        yield from _side_by_side(node, (0, 1))
+    batched = all(_value(given).dim() == rank for given in node.args if _is_tensor(given))
+    return _alike(node, "bc.", "bc" if batched else "")
 
 
 def _batch_norm(node: fx.Node) -> Patterns:
     """Cuts per channel, statistics included; along the samples only if the statistics are given."""
     yield from _signature(node, ".c.,c,c,c,c->.c.,c,c,c,c", "c")
     # Statistics of a part of the samples are not those of the batch: the parts would compute another function.
-    uses_given = "no_training" in str(node.target) or not _argument(node, "training")
+    uses_given = "no_training" in str(node.target) or not argument(node, "training")
     if uses_given and len(node.meta["val"]) <= 3:
         yield from _signature(node, "b.->b.,,", "b")
 
 
 def _batch_norm_backward(node: fx.Node) -> Patterns:
     """Per channel; along the samples only where the statistics were given."""
-
-    def asked(*axes: str) -> str:
+    for text, axis in (".c.,.c.,c,c,c,c,c->.c.,c,c", "c"), ("b.,b.->b.,-,-", "b"):
+        read, results = text.split("->")
         # A gradient that nobody asked for is None, though its stand-in is a tensor.
-        return ",".join(
-            each if wanted else "" for each, wanted in zip(axes, _argument(node, "output_mask"), strict=True)
-        )
-
-    yield from _signature(node, f".c.,.c.,c,c,c,c,c->{asked('.c.', 'c', 'c')}", "c")
-    if not _argument(node, "train"):
-        yield from _signature(node, f"b.,b.->{asked('b.', '-', '-')}", "b")
+        asked = (each * wanted for each, wanted in zip(results.split(","), argument(node, "output_mask"), strict=True))
+        if axis == "c" or not argument(node, "train"):
+            yield from _signature(node, f"{read}->{','.join(asked)}", axis)
 
 
 def _value(argument: Any) -> Any:
@@ -230,13 +221,6 @@ def _value(argument: Any) -> Any:
 
 def _is_tensor(argument: Any) -> bool:
     return isinstance(argument, fx.Node) and isinstance(argument.meta.get("val"), torch.Tensor)
-
-
-def _argument(node: fx.Node, name: str) -> Any:
-    """An argument of an ATen call by its name in the schema: as given, or its default."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    index, declared = next((index, each) for index, each in enumerate(schema.arguments) if each.name == name)
-    return node.args[index] if index < len(node.args) else node.kwargs.get(name, declared.default_value)
 
 
 def _axis(dim: int) -> str:
@@ -255,18 +239,16 @@ avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward _adapti
 _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
 """)
 
-_SOFTMAXES = operators("_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data")
-
-_RULES: dict[Any, Rule] = {
+_RULES: dict[Any, Callable[[fx.Node], Patterns]] = {
     aten.mm.default: partial(_signature, text="bi,ic->bc", axes="bci"),
     aten.addmm.default: partial(_signature, text="bc,bi,ic->bc", axes="bc"),
     aten.bmm.default: partial(_signature, text="bci,bid->bcd", axes="bcd"),
     aten.baddbmm.default: partial(_signature, text="bcd,bci,bid->bcd", axes="bcd"),
-    **dict.fromkeys(_SOFTMAXES, _all_but_dim),
+    **dict.fromkeys(operators("_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data"), _softmax),
     aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
-    aten._scaled_dot_product_flash_attention_for_cpu.default: partial(_attention, tensors=range(3)),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: partial(_attention, tensors=range(6)),
+    aten._scaled_dot_product_flash_attention_for_cpu.default: partial(_attention, tensors=3),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: partial(_attention, tensors=6),
     **dict.fromkeys(operators("sum.dim_IntList mean.dim amax amin"), _reduction),
     aten.cat.default: _concatenation,
     aten.convolution.default: _convolution,
@@ -287,19 +269,17 @@ class Pieces:
     """A tensor as several nodes: side by side along a dimension, each with its begin and end, or summands of it."""
 
     dim: int
-    nodes: tuple[fx.Node, ...]
-    bounds: tuple[tuple[int, int], ...]
+    nodes: Sequence[fx.Node]
+    bounds: Sequence[tuple[int, int]]
 
 
 class PieceTable:
     """The values of a graph that are in pieces. It inserts nodes in front of `reader`, each only once."""
 
     def __init__(self, graph: fx.Graph) -> None:
-        self.graph = graph
-        self.reader = graph.output_node()
+        self.graph, self.reader = graph, graph.output_node()
         self.pieces: dict[fx.Node, Pieces] = {}
-        self._wholes: dict[fx.Node, fx.Node] = {}
-        self._slices: dict[tuple[fx.Node, int, int, int], fx.Node] = {}
+        self._made: dict[tuple[Any, ...], fx.Node] = {}
 
     def insert(self, target: Any, args: tuple[Any, ...], name: str, like: fx.Node, kwargs: Any = None) -> fx.Node:
         """A new call before the reader, with its stand-in; it belongs to the op `like`."""
@@ -313,18 +293,22 @@ class PieceTable:
         found = self.pieces.get(node)
         if found is None:
             return node
-        if node not in self._wholes:
-            parts = found.nodes
-            joined = self._added(parts, node) if found.dim == SUM else self._joined(parts, found.dim, node, "joined")
-            self._wholes[node] = joined
-        return self._wholes[node]
+        if (node,) not in self._made:
+            self._made[node,] = self._joined(found.nodes, found.dim, node, "joined")
+        return self._made[node,]
 
     def slice(self, node: fx.Node, dim: int, begin: int, end: int) -> fx.Node:
         """The node that holds a slice of a value, from its pieces where it is in pieces."""
         key = node, dim, begin, end
-        if key not in self._slices:
-            self._slices[key] = self._sliced(node, dim, begin, end)
-        return self._slices[key]
+        if key not in self._made:
+            self._made[key] = self._sliced(node, dim, begin, end)
+        return self._made[key]
+
+    def pick(self, user: fx.Node, parts: Sequence[fx.Node], dim: int, bounds: Sequence[tuple[int, int]]) -> None:
+        """Let what unpacks an output of an op be in pieces, which unpack it of the op's parts."""
+        index = picked_output(user)
+        picked = [self.insert(operator.getitem, (part, index), f"{part.name}_{index}", user) for part in parts]
+        self.pieces[user] = Pieces(dim, picked, bounds)
 
     def follow(self, node: fx.Node) -> bool:
         """Take a view of each piece of a value, or each of several views; True if possible, at no cost then."""
@@ -332,39 +316,32 @@ class PieceTable:
         found = self.pieces.get(source) if isinstance(source, fx.Node) else None
         if found is None or found.dim == SUM or node.kwargs or node.target is operator.getitem:
             return False
-        views = [_view_of_piece(node, found.dim, piece) for piece in found.bounds]
         made, bounds, dim = [], [], 0
-        for number, (part, view) in enumerate(zip(found.nodes, views, strict=True)):
-            if view is None:
+        for number, (part, piece) in enumerate(zip(found.nodes, found.bounds, strict=True)):
+            if (view := _view_of_piece(node, found.dim, piece)) is None:
                 return False
             dim, ends, args = view
             bounds.append(ends)
             try:
-                # A view that is legal of the whole may not be of a part, whose strides differ; then the whole is
-                # joined.
+                # A view that is legal of the whole may not be of a part, whose strides differ.
                 made.append(self.insert(node.target, (part, *args), f"{node.name}_part{number}", node))
             except (RuntimeError, ValueError):
                 return False
             if len({tree_leaves(each.meta["val"])[0].dim() for each in (made[-1], node)}) > 1:
                 return False
         if isinstance(node.meta["val"], torch.Tensor):
-            self.pieces[node] = Pieces(dim, tuple(made), tuple(bounds))
+            self.pieces[node] = Pieces(dim, made, bounds)
             return True
         for user in list(node.users):
-            index = user.args[1]
-            picked = [self.insert(operator.getitem, (part, index), f"{part.name}_{index}", user) for part in made]
-            self.pieces[user] = Pieces(dim, tuple(picked), tuple(bounds))
+            self.pick(user, made, dim, bounds)
         return True
 
     def _sliced(self, node: fx.Node, dim: int, begin: int, end: int) -> fx.Node:
-        found = self.pieces.get(node)
-        where = f"dim{dim}_{begin}_{end}"
+        found, where = self.pieces.get(node), f"dim{dim}_{begin}_{end}"
         if found is None:
             if begin == 0 and end == node.meta["val"].shape[dim]:
                 return node
             return self.insert(aten.slice.Tensor, (node, dim, begin, end), f"{node.name}_{where}", node)
-        if found.dim == SUM:
-            return self._added([self.slice(part, dim, begin, end) for part in found.nodes], node)
         if found.dim != dim:
             return self._joined([self.slice(part, dim, begin, end) for part in found.nodes], found.dim, node, where)
         overlaps = [
@@ -374,16 +351,11 @@ class PieceTable:
         ]
         return overlaps[0] if len(overlaps) == 1 else self._joined(overlaps, dim, node, where)
 
-    def _added(self, parts: Sequence[fx.Node], like: fx.Node) -> fx.Node:
-        total = parts[0]
-        for part in parts[1:]:
-            total = self.insert(aten.add.Tensor, (total, part), f"{like.name}_sum", like)
-        return total
-
     def _joined(self, parts: Sequence[fx.Node], dim: int, like: fx.Node, suffix: str) -> fx.Node:
-        """The parts side by side, in the memory layout of the value that they are parts of."""
-        name = f"{like.name}_{suffix}"
-        strides = like.meta["val"].stride()
+        """The sum of the parts, or they side by side in the memory layout of the value that they are parts of."""
+        if dim == SUM:
+            return reduce(lambda sum, part: self.insert(aten.add.Tensor, (sum, part), f"{like.name}_sum", like), parts)
+        name, strides = f"{like.name}_{suffix}", like.meta["val"].stride()
         order = sorted(range(len(strides)), key=lambda place: (-strides[place], place))
         # cat need not keep a permuted layout; turned before and back after, the whole has the strides that later views
         # rely on.
@@ -416,53 +388,38 @@ def stand_in(node: fx.Node) -> Any:
         return node.target(*args, **kwargs)
 
 
-_View: TypeAlias = tuple[int, tuple[int, int], tuple[Any, ...]]
-"""The dimension of a view along which the pieces lie, begin and end of one there, and the arguments of its view."""
-
-
-def _view_of_piece(node: fx.Node, dim: int, ends: tuple[int, int]) -> _View | None:
-    """The view of one piece of the tensor that a view op reads; None if it mixes pieces."""
-    source, args = node.args[0].meta["val"], node.args[1:]  # type: ignore[union-attr]
+def _view_of_piece(
+    node: fx.Node, dim: int, ends: tuple[int, int]
+) -> tuple[int, tuple[int, int], tuple[Any, ...]] | None:
+    """Where the pieces lie in a view: dimension, begin and end of one, and its view's arguments; None if they mix."""
+    source, args, made = node.args[0].meta["val"], node.args[1:], node.meta["val"]  # type: ignore[union-attr]
     if node.target in _RESHAPES:
-        return _reshaped(source.shape, node.meta["val"].shape, dim, ends)
+        # A piece stays one if the dimensions before it hold as many elements, and its ends fall on whole rows.
+        before, inner = math.prod(source.shape[:dim]), math.prod(source.shape[dim + 1 :])
+        for place in range(made.dim()) if made.numel() else ():
+            if math.prod(made.shape[:place]) == before and made.shape[place] > 1:
+                (begin, over), (end, more) = (divmod(each * inner, math.prod(made.shape[place + 1 :])) for each in ends)
+                shape = [*made.shape[:place], end - begin, *made.shape[place + 1 :]]
+                return None if over or more else (place, (begin, end), (shape,))
+        return None
     if node.target not in _TURNED:
         return None
-    if node.target in _DIVIDED:
-        place = _DIVIDED[node.target]
-        if (args[place] if place < len(args) else 0) % source.dim() == dim:
-            return None
+    if node.target in _DIVIDED and argument(node, "dim") % source.dim() == dim:
+        return None
     # Where a dimension goes is seen by its stride, which no other has.
     probe = torch.empty_strided(source.shape, [2**32 + place for place in range(source.dim())], device="meta")
     assert callable(node.target)
-    made = node.target(probe, *args)
-    made = made[0] if isinstance(made, (tuple, list)) else made
+    made = tree_leaves(node.target(probe, *args))[0]
     places = [place for place, stride in enumerate(made.stride()) if stride == 2**32 + dim]
-    if not places or made.shape[places[0]] != source.shape[dim]:
+    if not places or made.shape[place := places[0]] != source.shape[dim]:
         return None
     if node.target is aten.expand.default:
-        return places[0], ends, (_with(made.shape, places[0], ends), *args[1:])
-    return places[0], ends, args
+        args = ([*made.shape[:place], ends[1] - ends[0], *made.shape[place + 1 :]], *args[1:])
+    return place, ends, args
 
 
-def _reshaped(read: Sequence[int], made: Sequence[int], dim: int, ends: tuple[int, int]) -> _View | None:
-    """The piece stays one piece if the dimensions before it hold as many elements, and its ends fall on whole rows."""
-    before, inner = math.prod(read[:dim]), math.prod(read[dim + 1 :])
-    for place in range(len(made)) if 0 not in made else ():
-        if math.prod(made[:place]) == before and made[place] > 1:
-            row = math.prod(made[place + 1 :])
-            if any(end * inner % row for end in ends):
-                return None
-            begin, end = (end * inner // row for end in ends)
-            return place, (begin, end), (_with(made, place, (begin, end)),)
-    return None
-
-
-def _with(shape: Sequence[int], place: int, ends: tuple[int, int]) -> list[int]:
-    return [ends[1] - ends[0] if index == place else int(size) for index, size in enumerate(shape)]
-
-
-_DIVIDED: dict[Any, int] = {aten.slice.Tensor: 0, aten.split.Tensor: 1, aten.split_with_sizes.default: 1}
-"""View that takes parts along a dimension → the place of that dimension among its arguments."""
+_DIVIDED = operators("slice.Tensor split.Tensor split_with_sizes")
+"""Views that take parts along a dimension."""
 _RESHAPES = operators("view _unsafe_view reshape")
 _TURNED = operators("""
 alias detach t transpose.int permute unsqueeze squeeze.dim squeeze.dims select.int slice.Tensor split.Tensor
@@ -507,13 +464,7 @@ def parse_splits(rewrites: Sequence[str]) -> tuple[OpSplit, ...]:
 
 
 def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
-    """Cut the named ops. Parts pass their results on to parts directly where they are cut alike.
-
-    Raises
-    ------
-    CaptureError
-        If an op does not exist or cannot be split along the axis; the message lists the axes that it has.
-    """
+    """Cut the named ops, whose parts pass results on to parts that are cut alike; CaptureErrors list an op's axes."""
     wanted = {split.op: split for split in splits}
     nodes = list(graph.nodes)
     missing = sorted(wanted.keys() - {node.name for node in nodes if node.op == "call_function"})
@@ -523,9 +474,8 @@ def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
     # In graph order: a split op has its pieces in the table before any of its readers is looked at.
     for node in nodes:
         table.reader = node
-        split = wanted.get(node.name)
-        if split is not None:
-            _split(table, node, _pattern(node, split), split.parts)
+        if node.name in wanted:
+            _split(table, node, wanted[node.name])
         # What unpacks a split op, or views a value in pieces, needs no change.
         elif node not in table.pieces and not (node.op == "call_function" and table.follow(node)):
             node.args = fx.map_arg(node.args, table.whole)
@@ -536,63 +486,42 @@ def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
             graph.erase_node(node)
 
 
-def _pattern(node: fx.Node, split: OpSplit) -> Pattern:
-    """The pattern that a split means; CaptureError if the op has no such axis, or fewer elements there than parts."""
+def _split(table: PieceTable, node: fx.Node, split: OpSplit) -> None:
     patterns = patterns_of(node)
-    pattern = patterns.get(split.axis)
-    kind = str(node.target)
-    if pattern is None:
+    problem = f"op {split.op!r} ({node.target}) cannot be split"
+    if (pattern := patterns.get(split.axis)) is None:
         raise CaptureError(
-            f"op {split.op!r} ({kind}) cannot be split along {split.axis!r}: its parts would mix; it can be split "
+            f"{problem} along {split.axis!r}: its parts would mix; it can be split "
             + (f"along {', '.join(patterns)} only" if patterns else "along no axis")
         )
     if (extent := pattern.extent(node)) < split.parts:
-        raise CaptureError(
-            f"op {split.op!r} ({kind}) cannot be split into {split.parts} parts along {split.axis!r}; it has {extent} "
-            "elements there"
-        )
-    return pattern
+        raise CaptureError(f"{problem} into {split.parts} parts along {split.axis!r}; it has {extent} elements there")
 
+    def read(given: Any, dim: int | None, ends: tuple[int, int]) -> Any:
+        return fx.map_arg(given, table.whole if dim is None else lambda node: table.slice(node, dim, *ends))
 
-def _split(table: PieceTable, node: fx.Node, pattern: Pattern, count: int) -> None:
     # The first parts are longer by one where the dimension does not divide evenly.
-    size, longer = divmod(pattern.extent(node), count)
-    ranges = tuple(pairwise(number * size + min(number, longer) for number in range(count + 1)))
+    size, longer = divmod(extent, split.parts)
+    ranges = tuple(pairwise(number * size + min(number, longer) for number in range(split.parts + 1)))
     parts = []
-    for number, (begin, end) in enumerate(ranges):
-        args = [_read(table, given, pattern.inputs.get(index), begin, end) for index, given in enumerate(node.args)]
+    for number, ends in enumerate(ranges):
+        args = [read(given, pattern.inputs.get(index), ends) for index, given in enumerate(node.args)]
         if pattern.size_at is not None:
-            args[pattern.size_at] = [end - begin] if isinstance(args[pattern.size_at], list) else end - begin
-        kwargs = {name: _read(table, given, pattern.named.get(name), begin, end) for name, given in node.kwargs.items()}
+            length = ends[1] - ends[0]
+            args[pattern.size_at] = [length] if isinstance(args[pattern.size_at], list) else length
+        kwargs = {name: read(given, pattern.named.get(name), ends) for name, given in node.kwargs.items()}
         parts.append(table.insert(node.target, tuple(args), f"{node.name}_part{number}", node, kwargs))
-    if not isinstance(node.meta["val"], (tuple, list)):
-        table.pieces[node] = _pieces(node, parts, pattern.outputs[0], ranges)
-        return
-    for user in list(node.users):
-        output = picked_output(user)
-        dim = pattern.outputs[output]
-        picked = [
-            table.insert(operator.getitem, (part, output), f"{part.name}_{output}", user)
-            for part in (parts if dim is not None else parts[:1])
-        ]
+    several = isinstance(node.meta["val"], (tuple, list))
+    for user in list(node.users) if several else [node]:
+        dim = pattern.outputs[picked_output(user) if several else 0]
+        if dim not in (None, SUM) and user.meta["val"].shape[dim] != extent:
+            raise CaptureError(
+                f"op {user.name!r}: the parts' results do not make up its result of shape "
+                f"{list(user.meta['val'].shape)}; please report this model"
+            )
+        if several:
+            table.pick(user, parts if dim is not None else parts[:1], dim or 0, ranges)
         if dim is None:
-            user.replace_all_uses_with(picked[0])
-        else:
-            table.pieces[user] = _pieces(user, picked, dim, ranges)
-
-
-def _read(table: PieceTable, given: Any, dim: int | None, begin: int, end: int) -> Any:
-    """The piece of an argument that a part reads: a slice, of each tensor of a list too, or all of it."""
-    if dim is None:
-        return fx.map_arg(given, table.whole)
-    return fx.map_arg(given, lambda node: table.slice(node, dim, begin, end))
-
-
-def _pieces(node: fx.Node, parts: Sequence[fx.Node], dim: int | None, ranges: tuple[tuple[int, int], ...]) -> Pieces:
-    assert dim is not None
-    if dim != SUM and node.meta["val"].shape[dim] != ranges[-1][1]:
-        raise CaptureError(
-            f"op {node.name!r}: the parts' results do not make up its result of shape {list(node.meta['val'].shape)}; "
-            "please report this model"
-        )
-    return Pieces(dim, tuple(parts), ranges)
+            user.replace_all_uses_with(table.pieces.pop(user).nodes[0])
+        elif not several:
+            table.pieces[user] = Pieces(dim, parts, ranges)

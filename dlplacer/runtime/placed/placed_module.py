@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job
-from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, is_flat
+from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs
 from dlplacer.frontend.torch.tracing.passes import EVERY_STEP
 from dlplacer.frontend.torch.tracing.step_module import (
     GLOBAL_HOOKS,
@@ -172,7 +172,7 @@ class Variants:
 def step_key(job: Job) -> Hashable:
     """Mode, shapes, other values and nesting of the inputs."""
     targets = job.targets if job.mode == "train" else ()
-    if not job.kwargs and is_flat(job.args) and is_flat(targets):
+    if not job.kwargs and all(isinstance(each, torch.Tensor) for each in (*job.args, *targets)):
         return job.mode, tuple([tuple(leaf.shape) for leaf in (*job.args, *targets)]), len(targets)
     leaves, nesting = pytree.tree_flatten((job.args, dict(job.kwargs), targets))
     return job.mode, tuple(map(_described, leaves)), repr(nesting)

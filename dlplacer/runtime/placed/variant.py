@@ -19,8 +19,7 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.kernels import laid_out
-from dlplacer.frontend.torch.tracing.quiet import autocast_types
-from dlplacer.frontend.torch.tracing.stand_in import is_empty
+from dlplacer.frontend.torch.tracing.stand_in import autocast_types, is_empty
 from dlplacer.frontend.torch.tracing.step_module import has_hooks
 from dlplacer.problem.simulate import in_order
 from dlplacer.runtime.devices.base import RuntimeDevice

@@ -19,7 +19,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
-from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
+from dlplacer.frontend.torch.tracing.kernels import FUSED_LSTM, LSTM_BACKWARD, LSTM_FORWARD
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.machines.costs.device_table import TURN
 from dlplacer.runtime.devices.base import RuntimeDevice, T
@@ -199,7 +199,7 @@ def made_by(whole: Captured, op: str, names: Sequence[str], device: RuntimeDevic
         spec = whole.graph.op(executable.producer[name]).outputs[0]
         return _filled(spec.shape, None, getattr(torch, spec.dtype), device.torch_device)
 
-    if not planned.random and all(call.target is not BACKWARD for call in planned.instructions):
+    if not planned.random and all(call.target is not LSTM_BACKWARD for call in planned.instructions):
         with contextlib.suppress(Exception), torch.no_grad():
             given = map(example, (*code.read, *(executable.codes[each].value for each in code.bound)))
             return list(boxed_module(code.graph, code.attributes).forward([*given]))
@@ -310,7 +310,7 @@ def timed_capture(
     found = captured, profile(captured)
     if on_cores and any(isinstance(module, nn.LSTM) for module in job.module.modules()):
         fused = capture((FUSED_LSTM,))
-        if any(code.instructions[0].target is FORWARD for code in fused.executable.of_role("call")):
+        if any(code.instructions[0].target is LSTM_FORWARD for code in fused.executable.of_role("call")):
             both = found, (fused, profile(fused))
             found = min(both, key=lambda timed: min(sum(times.values()) for times in timed[1].values()))
     return found

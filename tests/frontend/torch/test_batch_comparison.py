@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from dlplacer.core.errors import CaptureError, InputError
 from dlplacer.frontend import Job
-from dlplacer.frontend.torch.batch_comparison import compared_cut
+from dlplacer.frontend.torch.batch_comparison import compared_cut, likely_cuts
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.frontend.torch.tracing.micro_batches import likely_dims, part_of
+from dlplacer.frontend.torch.tracing.micro_batches import part_of
 from dlplacer.models import mlp
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut, batch_cut_of
 
@@ -157,10 +157,10 @@ def test_a_batch_that_cannot_be_cut_is_refused() -> None:
 
 def test_an_input_of_the_batch_size_may_be_none_of_the_batch() -> None:
     job = Job(nn.Identity(), (torch.zeros(4, 6), torch.zeros(4, 3)))
-    first, *others = likely_dims(job, 2)
-    assert first == (0, 0)
-    assert (0, None) in others
-    assert (None, None) not in others
+    first, *others = likely_cuts(job, 2)
+    assert first == BatchCut(2)
+    assert BatchCut(2, (0, None)) in others
+    assert BatchCut(2, (None, None)) not in others
 
 
 def test_a_job_without_data_is_compared_on_random_tensors() -> None:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
-from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
+from dlplacer.frontend.torch.tracing.kernels import FUSED_LSTM, LSTM_BACKWARD, LSTM_FORWARD
 from dlplacer.runtime.devices import open_devices
 from dlplacer.runtime.profile.op_times import made_by
 
@@ -72,7 +72,7 @@ def training(form: str) -> tuple[Job, Captured]:
 
 
 def of_kernel(graph: OpGraph) -> list[str]:
-    return [op.id for op in graph.ops if op.attrs.get("target") in (str(FORWARD), str(BACKWARD))]
+    return [op.id for op in graph.ops if op.attrs.get("target") in (str(LSTM_FORWARD), str(LSTM_BACKWARD))]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -132,7 +132,7 @@ def test_a_backward_never_runs_with_a_made_up_workspace() -> None:
             values = [name for name, producer in step.executable.producer.items() if producer == op and name in layouts]
             with Called() as called:
                 made = made_by(step, op, values, device)
-            assert BACKWARD not in called.kernels
+            assert LSTM_BACKWARD not in called.kernels
             same = [name for name, tensor in zip(values, made, strict=True) if tensor.shape == layouts[name][0]]
             # The true size of a workspace is known to the kernel alone.
-            assert len(same) >= len(values) - (FORWARD in called.kernels)
+            assert len(same) >= len(values) - (LSTM_FORWARD in called.kernels)

@@ -1,7 +1,6 @@
 """The ops that torch.autocast casts on CUDA, while a step is traced on the CPU, whose lists are others.
 
-Adapter to private APIs of torch: the dispatch key of autocast on CPUs, and the header in which its lists are. Known to
-work with torch 2.11 to 2.13.
+Adapter to private APIs of torch 2.11 to 2.13: the dispatch key of autocast on CPUs, and the header with its lists.
 """
 
 import contextlib
@@ -57,20 +56,31 @@ def cuda_lists() -> Iterator[None]:
 
 def _kernels() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Op → its kernel for autocast, for all ops with another one than on the CPU."""
+
+    def widest(args: Any) -> torch.dtype:
+        cast = {leaf.dtype for leaf in pytree.tree_leaves(args) if _is_cast(leaf)}
+        return torch.float32 if torch.float32 in cast else torch.get_autocast_dtype("cpu")
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            "binary_cross_entropy is unsafe to autocast on CUDA; use binary_cross_entropy_with_logits, or leave "
+            "autocast around it"
+        )
+
     policies = lists()
-    for name in policies["LOWER_PRECISION_FP"]:
-        # The CPU's own kernel keeps the casts of weights, which are then cast once.
-        if not _is_cast_on_cpu(name):
-            yield name, _cast_to(_operator(name), lambda args: torch.get_autocast_dtype("cpu"))
-    for name in policies["FP32"]:
-        yield name, _cast_to(_operator(name), lambda args: torch.float32)
-    for name in policies["PROMOTE"]:
-        yield name, _cast_to(_operator(name), _widest)
-    for name in policies["FP32_SET_OPT_DTYPE"]:
-        yield name, _with_float32_result(_operator(name), _operator(name))
-    for name, other in _NORMS.items():
-        yield name, _with_float32_result(_operator(name), _operator(other))
-    yield "binary_cross_entropy", _refuse
+    dtypes: dict[str, Callable[[Any], torch.dtype]] = {
+        "LOWER_PRECISION_FP": lambda args: torch.get_autocast_dtype("cpu"),
+        "FP32": lambda args: torch.float32,
+        "PROMOTE": widest,
+    }
+    for policy, dtype_for in dtypes.items():
+        for name in policies[policy]:
+            # The CPU's own kernel keeps the casts of weights, which are then cast once.
+            if policy != "LOWER_PRECISION_FP" or not _is_cast_on_cpu(name):
+                yield name, _cast_to(next(iter(operators(name))), dtype_for)
+    for name, other in {**{name: name for name in policies["FP32_SET_OPT_DTYPE"]}, **_NORMS}.items():
+        yield name, _with_float32_result(*operators(name), *operators(other))
+    yield "binary_cross_entropy", refuse
     listed = frozenset().union(*policies.values())
     for full in torch._C._dispatch_get_all_op_names():
         name = full.removeprefix("aten::")
@@ -82,18 +92,8 @@ def _is_cast_on_cpu(name: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCPU"))
 
 
-def _operator(name: str) -> Any:
-    (found,) = operators(name)
-    return found
-
-
 def _is_cast(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64
-
-
-def _widest(args: Any) -> torch.dtype:
-    cast = [leaf for leaf in pytree.tree_leaves(args) if _is_cast(leaf)]
-    return torch.float32 if any(leaf.dtype == torch.float32 for leaf in cast) else torch.get_autocast_dtype("cpu")
 
 
 def _cast_to(operator: Any, dtype_for: Callable[[Any], torch.dtype]) -> Callable[..., Any]:
@@ -122,10 +122,3 @@ def _with_float32_result(operator: Any, other: Any) -> Callable[..., Any]:
             return other(**given)
 
     return call
-
-
-def _refuse(*args: Any, **kwargs: Any) -> Any:
-    raise RuntimeError(
-        "binary_cross_entropy is unsafe to autocast on CUDA; use binary_cross_entropy_with_logits, or leave autocast "
-        "around it"
-    )

@@ -5,31 +5,28 @@ Known to work with torch 2.11 to 2.13; a golden test holds what it relies on.
 
 import contextlib
 import functools
+import logging
 import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.nodes import name_in_python, writes_in_python
-from dlplacer.frontend.torch.refusals import explanation, frames_of, line_of
-from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, fuse_lstms, set_workspaces
-from dlplacer.frontend.torch.tracing.quiet import quiet, spoken
-from dlplacer.frontend.torch.tracing.reached_tensors import (
-    own_derivatives_kept,
-    read_registered_tensors,
-    require_right_derivatives,
-)
-from dlplacer.frontend.torch.tracing.stand_in import WritesRefused, real_strides
-from dlplacer.frontend.torch.tracing.step_module import StepModule
+from dlplacer.frontend.torch.refusals import explanation, frames_of, line_of, place_in_code
+from dlplacer.frontend.torch.tracing.kernels import LSTM_FORWARD, fuse_lstms, set_workspaces
+from dlplacer.frontend.torch.tracing.stand_in import WritesRefused, quiet, real_strides
+from dlplacer.frontend.torch.tracing.step_module import StepModule, named_tensors
+
+_LEVELS = ("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log")
 
 
 @dataclass(frozen=True)
@@ -49,12 +46,8 @@ class Slot:
 class Traced:
     """An ATen graph with the meaning of its inputs and outputs; `output_spec` rebuilds the nested outputs.
 
-    Attributes
-    ----------
-    side_effects
-        Modules whose forward sets attributes; the graph does not.
-    numbers_read
-        Lines of code that read a number out of a tensor; the graph has what it was.
+    `side_effects`: modules whose forward sets attributes; the graph does not. `numbers_read`: lines of code that read a
+    number out of a tensor; the graph has what it was.
     """
 
     module: fx.GraphModule
@@ -72,11 +65,8 @@ class Traced:
     @property
     def constants(self) -> dict[int, Any]:
         """Position among the outputs → returned value that is no tensor of the graph: a number, a text, None."""
-        return {
-            slot.position: entry
-            for entry, slot in self._returned()
-            if slot.role == "output" and not isinstance(entry, fx.Node)
-        }
+        held = ((entry, slot) for entry, slot in self._returned() if not isinstance(entry, fx.Node))
+        return {slot.position: entry for entry, slot in held if slot.role == "output"}
 
     def _returned(self) -> list[tuple[Any, Slot]]:
         returned = self.module.graph.output_node().args[0]
@@ -108,10 +98,15 @@ def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], f
                 joint, numbers_read = _joint_graph(step, args, fuses_lstms)
             except CaptureError:
                 raise error from None
-        if not fuses_lstms and joint.graph_module.graph.find_nodes(op="call_function", target=FORWARD):
+        if not fuses_lstms and joint.graph_module.graph.find_nodes(op="call_function", target=LSTM_FORWARD):
             with torch.backends.mkldnn.flags(enabled=False):
                 joint, numbers_read = _joint_graph(step, args, fuses_lstms)
-    return replace(_decode(joint, input_names, _side_effects(caught)), numbers_read=numbers_read)
+    graph = joint.graph_module.graph
+    set_workspaces(graph)
+    inputs = {node.name: _input_slot(node.meta["desc"]) for node in graph.find_nodes(op="placeholder")}
+    described = graph.output_node().meta["desc"]
+    slots = tuple(None if entry is None else _output_slot(entry, input_names) for entry in described)
+    return Traced(joint.graph_module, inputs, slots, joint.out_spec, _side_effects(caught), numbers_read)
 
 
 def _joint_graph(step: StepModule, args: tuple[Any, ...], fuses_lstms: bool) -> tuple[Any, tuple[str, ...]]:
@@ -125,19 +120,18 @@ def _joint_graph(step: StepModule, args: tuple[Any, ...], fuses_lstms: bool) -> 
             fuse_lstms(captured)
         from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
-        context = torch._guards.TracingContext(captured.meta["fake_mode"])
-        stack.enter_context(torch._guards.tracing(context))
-        return aot_export_joint_with_descriptors(stack, captured, args), _numbers_read(captured.graph)
+        stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(captured.meta["fake_mode"])))
+        # Of an input, a parameter or a buffer no number is known, and the capture fails now.
+        read = captured.graph.find_nodes(op="call_method", target="item")
+        lines = [re.findall(r"^.*[^\s^~].*$", node.meta.get("stack_trace", ""), re.MULTILINE) for node in read]
+        numbers = tuple(dict.fromkeys(found[-1].strip() if found else "item()" for found in lines))
+        return aot_export_joint_with_descriptors(stack, captured, args), numbers
 
 
 def dynamo_graph(step: nn.Module, args: tuple[Any, ...]) -> fx.GraphModule:
     """The graph of torch functions that ``step(*args)`` calls, as Dynamo captures it under `tracing`."""
-    try:
-        from torch._dynamo.functional_export import dynamo_graph_capture_for_export
-    except ImportError as error:
-        raise CaptureError(
-            f"torch {torch.__version__} cannot be used for capture ({error}); use a version from 2.11 to 2.13"
-        ) from error
+    from torch._dynamo.functional_export import dynamo_graph_capture_for_export
+
     captured: fx.GraphModule = dynamo_graph_capture_for_export(step)(*args)
     return captured
 
@@ -145,15 +139,28 @@ def dynamo_graph(step: nn.Module, args: tuple[Any, ...]) -> fx.GraphModule:
 @contextlib.contextmanager
 def tracing(trains: bool) -> Iterator[None]:
     """The settings of torch for a trace, whose errors become CaptureErrors."""
-    patched = {"allow_rnn": True, "trace_autograd_ops": True, "ignore_logging_functions": spoken()}
+    from torch._higher_order_ops.effects import _get_effect, _register_effectful_op
+
+    # Models call these only to inform their users. Libraries add some to all loggers, as transformers' warning_once.
+    methods = [(name, method) for name, method in vars(logging.Logger).items() if callable(method)]
+    spoken = {each for name, each in methods if name in _LEVELS or getattr(each, "__module__", "logging") != "logging"}
+    patched = {
+        "allow_rnn": True,
+        "trace_autograd_ops": True,
+        "ignore_logging_functions": {print, warnings.warn, *spoken},
+    }
+    check = torch.ops.aten._linalg_check_errors.default
+    effect = _get_effect(check)
     with (
         torch.set_grad_enabled(trains),
         torch._dynamo.config.patch(patched),
-        _unordered_checks(),
         # Their validation decides by values, and fits no graph.
         patch.object(torch.distributions.Distribution, "_validate_args", False),
         real_strides(),
     ):
+        # From torch 2.13 on the joint graph of torch.linalg.inv and the like would have the token that orders its
+        # checks as an input and an output.
+        _register_effectful_op(check, None)
         torch._dynamo.reset()
         FakeTensorMode.cache_clear()
         try:
@@ -164,30 +171,7 @@ def tracing(trains: bool) -> Iterator[None]:
             raise CaptureError(explanation(error)) from error
         finally:
             torch._dynamo.reset()
-
-
-@contextlib.contextmanager
-def _unordered_checks() -> Iterator[None]:
-    """Without the token that orders the checks of linear algebra, which are left out of a graph as assertions are.
-
-    From torch 2.13 on the joint graph of ``torch.linalg.inv`` and the like would have it as an input and an output.
-    """
-    from torch._higher_order_ops.effects import _get_effect, _register_effectful_op
-
-    check = torch.ops.aten._linalg_check_errors.default
-    before = _get_effect(check)
-    _register_effectful_op(check, None)
-    try:
-        yield
-    finally:
-        _register_effectful_op(check, before)
-
-
-def _numbers_read(graph: fx.Graph) -> tuple[str, ...]:
-    """The lines that do; of an input, a parameter or a buffer no number is known, and the capture fails later."""
-    traces = [node.meta.get("stack_trace", "") for node in graph.find_nodes(op="call_method", target="item")]
-    lines = [[line.strip() for line in trace.splitlines() if line.strip(" ^~")] for trace in traces]
-    return tuple(dict.fromkeys(found[-1] if found else "item()" for found in lines))
+            _register_effectful_op(check, effect)
 
 
 def module_path(node: fx.Node) -> str | None:
@@ -206,23 +190,9 @@ def checkpointed_modules(graph: fx.Graph) -> list[str]:
     return [os.path.commonpath(paths).replace("/", ".") for paths in inside.values()]
 
 
-def is_tensor_table(path: str) -> bool:
-    """True if a side effect is on a module's table of buffers or parameters, which may hold new tensors afterwards."""
-    return path.rpartition(".")[2] in ("_buffers", "_parameters")
-
-
 def is_backward(node: fx.Node) -> bool:
     """True if a node belongs to the backward pass."""
     return node.meta.get("partitioner_tag") == "is_backward"
-
-
-def _decode(joint: Any, input_names: Sequence[str], side_effects: tuple[str, ...]) -> Traced:
-    graph = joint.graph_module.graph
-    set_workspaces(graph)
-    inputs = {node.name: _input_slot(node.meta["desc"]) for node in graph.find_nodes(op="placeholder")}
-    output = graph.output_node()
-    slots = tuple(None if entry is None else _output_slot(entry, input_names) for entry in output.meta["desc"])
-    return Traced(joint.graph_module, inputs, slots, joint.out_spec, side_effects)
 
 
 def _input_slot(description: Any) -> Slot:
@@ -237,7 +207,11 @@ def _input_slot(description: Any) -> Slot:
         return Slot("input", position=description.idx)
     if kind == "TangentAOTInput":
         if type(description.output).__name__ == "InputMutationAOTOutput":
-            raise CaptureError(_differentiable_change(_input_slot(description.output.mutated_input)))
+            changed = _input_slot(description.output.mutated_input)
+            raise CaptureError(
+                f"the forward pass writes a value that requires a gradient into {changed.role} {changed.name!r}; write "
+                "value.detach() instead, and into parameters outside the step"
+            )
         return Slot("tangent", position=getattr(description.output, "idx", 0))
     raise CaptureError(f"the traced graph has an input of unknown meaning, {description}; please report this model")
 
@@ -248,26 +222,19 @@ def _output_slot(description: Any, input_names: Sequence[str]) -> Slot:
         return Slot("output", position=description.idx)
     if kind == "GradAOTOutput":
         return Slot("gradient", _input_slot(description.grad_of).name)
-    if kind == "InputMutationAOTOutput":
-        changed = _input_slot(description.mutated_input)
-        if changed.role == "input":
-            raise CaptureError(
-                f"the model changes its input {input_names[changed.position]} in place; change a copy of it "
-                "(x = x.clone()) instead"
-            )
-        if changed.role == "parameter":
-            raise CaptureError(_differentiable_change(changed))
-        return Slot("mutation", changed.name)
-    raise CaptureError(f"the traced graph has an output of unknown meaning, {description}; please report this model")
-
-
-def _differentiable_change(changed: Slot) -> str:
+    if kind != "InputMutationAOTOutput":
+        raise CaptureError(f"the graph has an output of unknown meaning, {description}; please report this model")
+    changed = _input_slot(description.mutated_input)
+    if changed.role == "input":
+        raise CaptureError(
+            f"the model changes its input {input_names[changed.position]} in place; change a copy of it "
+            "(x = x.clone()) instead"
+        )
     if changed.role == "parameter":
-        return f"the forward pass changes parameter {changed.name!r} in place; change parameters outside the step"
-    return (
-        f"the forward pass writes a value that requires a gradient into {changed.role} {changed.name!r}; write "
-        "value.detach() instead"
-    )
+        raise CaptureError(
+            f"the forward pass changes parameter {changed.name!r} in place; change parameters outside the step"
+        )
+    return Slot("mutation", changed.name)
 
 
 @functools.cache
@@ -282,13 +249,120 @@ def _path(source: str) -> str | None:
 def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
     """Paths inside the job's module, and the names of globals but torch's own."""
     texts = [str(entry.message) for entry in caught if "side effects" in str(entry.message)]
-    sources = [source for text in texts for source in re.findall(r'"([^"]+)"', text)]
-    sources = [re.sub(r"^type\((.*)\)$", r"\1", source) for source in sources]
+    sources = [re.sub(r"^type\((.*)\)$", r"\1", each) for text in texts for each in re.findall(r'"([^"]+)"', text)]
     inside = [_path(source) or "" for source in sources if source.startswith("L[")]
     # ``G['__import_package_dot_module'].seen`` → ``package.module.seen``
     outside = (re.sub(r"^G\['(?:__import_)?(.*?)'\]", r"\1", source) for source in sources if source.startswith("G["))
     names = [name.replace("_dot_", ".") for name in outside]
     return tuple(dict.fromkeys([*inside, *(name for name in names if name.split(".")[0] != "torch")]))
+
+
+def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tuple[Any, ...]) -> None:
+    """Let a graph that Dynamo captured read the parameters and buffers of the job by name, however it reaches them.
+
+    Dynamo makes an input of every tensor that the step reaches. Those that are registered become one value each with
+    what the modules themselves read, so that gradients arrive and changes are seen; the others are constants. Refused
+    are numbers that Python draws, and tensors outside the modules that the step would train or changes in place.
+    """
+    flatten: Any = captured._dynamo_bytecode_flatten
+    read = dict(zip(captured.graph.find_nodes(op="placeholder"), flatten(*args), strict=True))
+    # Dynamo's names for the inputs that are modules' own tensors.
+    paths = set[str]()
+    for full, _ in named_tensors(step):
+        *modules, leaf = re.sub(r"[^\w.]", "_", full).split(".")
+        owner = "L_self_" + "".join(f"modules_{module}_" for module in modules)
+        paths |= {f"{owner}parameters_{leaf}_", f"{owner}buffers_{leaf}_"}
+    # A tied tensor keeps the name by which the modules read it.
+    own = {step.registered.get(id(value)): node for node, value in read.items() if node.target in paths}
+    outside = {}
+    for node, value in read.items():
+        name = step.registered.get(id(value))
+        if node.name.startswith("random_value"):
+            raise CaptureError(
+                f"Python's random module draws a number in every step{line_of(node)}, and a placed step would keep "
+                "one; draw it outside and give it as an input, or use torch.rand"
+            )
+        if name is not None and own.get(name) is not node:
+            if name not in own:
+                with captured.graph.inserting_before(node):
+                    own[name] = captured.graph.get_attr(name)
+                own[name].meta = dict(node.meta)
+            node.replace_all_uses_with(own[name])
+        elif name is None and isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+            for user in node.users:
+                if writes_in_python(user) and user.args and user.args[0] is node:
+                    raise CaptureError(
+                        f"the step changes a tensor in place{line_of(user)} that is not registered in the module, and "
+                        "a placed step would not; make it a buffer: self.register_buffer(name, tensor)"
+                    )
+        if name is None and step.trains and isinstance(value, torch.Tensor) and value.requires_grad:
+            outside[node] = value
+    captured.recompile()
+    if outside:
+        with captured.meta["fake_mode"]:
+            trained = _trained(captured(*args)[0])
+    for node, value in outside.items():
+        if id(value) in trained or value.grad_fn in trained:
+            kind = f"{'parameter' if isinstance(value, torch.nn.Parameter) else 'tensor'} of shape {list(value.shape)}"
+            raise CaptureError(
+                f"the step would train a {kind} that is not registered in the module{line_of(node)}; assign it to an "
+                "attribute of the module, or read its .detach()"
+            )
+
+
+def _trained(loss: torch.Tensor) -> set[Any]:
+    """Ids of the leaves that a loss has gradients for, and the autograd functions on the way to them."""
+    functions, found = [loss.grad_fn], set[Any]()
+    while functions:
+        function = functions.pop()
+        if function is not None and function not in found:
+            found |= {function, id(getattr(function, "variable", None))}
+            functions += [earlier for earlier, _ in function.next_functions]
+    return found
+
+
+@contextlib.contextmanager
+def own_derivatives_kept() -> Iterator[None]:
+    """Watch Dynamo trace a step, and refuse at its end a transform of torch.func that met a user's autograd.Function.
+
+    The graph would lose the derivative that it defines (pytorch#193279).
+    """
+    from torch._dynamo.variables.misc import AutogradFunctionVariable
+
+    apply, met = AutogradFunctionVariable.call_apply, list[str]()
+
+    def watched(function: Any, tracer: Any, *arguments: Any, **more: Any) -> Any:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            place = tracer.f_code.co_filename, tracer.lineno, function.fn_cls.__name__
+            met.append(f"{function.fn_cls.__qualname__}{place_in_code([place])}")
+        return apply(function, tracer, *arguments, **more)
+
+    with patch.object(AutogradFunctionVariable, "call_apply", watched):
+        yield
+    if met:
+        raise CaptureError(
+            f"torch.func transforms {met[0]}, and a captured graph would lose the derivative that it defines; use "
+            "torch.autograd.grad(..., create_graph=True) in place of torch.func"
+        )
+
+
+def require_right_derivatives(captured: fx.GraphModule) -> None:
+    """Refuse calls, naming their line, that a graph would train or compute otherwise than plain PyTorch."""
+    for node in captured.graph.nodes:
+        name = getattr(node.target, "__name__", "")
+        if name == "tag_activation_checkpoint" and node.kwargs.get("use_reentrant"):
+            # Besides the parameters that are read inside.
+            values = [read.meta.get("example_value") for read in node.all_input_nodes if read.op.startswith("call_")]
+            if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in values):
+                raise CaptureError(
+                    f"checkpoint(use_reentrant=True) is given no tensor that requires a gradient{line_of(node)}, so "
+                    "that plain PyTorch trains nothing inside; use use_reentrant=False"
+                )
+        if name == "multilabel_margin_loss":
+            raise CaptureError(
+                f"torch traces {name}{line_of(node)} as ops that compute another value than its kernel; write it in "
+                "other functions, or move it out of the module"
+            )
 
 
 _DRAWS = ("rand", "normal", "bernoulli", "multinomial", "poisson", "dropout")
@@ -303,8 +377,8 @@ class _TwoSteps(nn.Module):
 
     def forward(self, *args: Any) -> Any:
         first = self.step(*args)
-        second = self.step(*args)
-        return first, second
+        # On a line of its own: the calls of the two are told apart by it.
+        return first, self.step(*args)
 
 
 def require_same_next_step(step: StepModule, args: tuple[Any, ...]) -> None:
@@ -338,7 +412,8 @@ def _numbered(graph: fx.Graph) -> list[tuple[fx.Node, int]]:
         number = numbers.setdefault((_code(node), repr(arguments)), len(numbers))
         number_of[node] = f"value {number}"
         is_call = node.op in ("call_function", "call_method")
-        varies = node.op == "placeholder" or node in written or writes_in_python(node) or _draws(node)
+        draws = any(sign in name_in_python(node) for sign in _DRAWS)
+        varies = node.op == "placeholder" or node in written or writes_in_python(node) or draws
         if varies or not varying.isdisjoint(node.all_input_nodes):
             varying.add(node)
             if is_call:
@@ -351,16 +426,9 @@ def _code(node: fx.Node) -> Any:
     if node.op == "placeholder":
         return node.op, node.target
     value = getattr(node.graph.owning_module, str(node.target), None) if node.op == "get_attr" else None
-    return node.op, _unnamed(value.graph) if isinstance(value, fx.GraphModule) else node.target
-
-
-def _unnamed(graph: fx.Graph) -> tuple[Any, ...]:
-    places = {node: f"value {place}" for place, node in enumerate(graph.nodes)}
-    return tuple(
-        node.op if node.op == "placeholder" else (_code(node), repr(fx.map_arg((node.args, node.kwargs), places.get)))
-        for node in graph.nodes
-    )
-
-
-def _draws(node: fx.Node) -> bool:
-    return any(sign in name_in_python(node) for sign in _DRAWS)
+    if not isinstance(value, fx.GraphModule):
+        return node.op, node.target
+    places = {inner: f"value {place}" for place, inner in enumerate(value.graph.nodes)}
+    calls = (inner for inner in places if inner.op != "placeholder")
+    read = [(_code(inner), repr(fx.map_arg((inner.args, inner.kwargs), places.get))) for inner in calls]
+    return node.op, len(places), tuple(read)

@@ -14,7 +14,7 @@ from dlplacer.core.errors import CaptureError
 from dlplacer.data_parallel.groups.captured_chain import ParameterUses
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.refusals import explanation
-from dlplacer.frontend.torch.tracing.quiet import undisturbed
+from dlplacer.frontend.torch.tracing.stand_in import undisturbed
 from dlplacer.frontend.torch.tracing.step_module import fake_step, named_tensors
 
 _DESCRIBE = ("__get__", "size", "stride", "dim", "ndimension", "numel", "is_floating_point", "is_contiguous")
@@ -24,8 +24,7 @@ _DESCRIBE = ("__get__", "size", "stride", "dim", "ndimension", "numel", "is_floa
 def parameter_uses(job: Job) -> ParameterUses:
     """The uses of a module's parameters in its training step, found without allocating tensors.
 
-    The autograd engine is torch's own, and it orders its work by the graph alone, so the order of the gradients is that
-    of a real step.
+    Torch's autograd engine orders its work by the graph alone, so the order of the gradients is that of a real step.
     """
     if job.mode != "train":
         raise CaptureError("a job of mode 'infer' has no gradients; use mode='train'")
@@ -43,8 +42,8 @@ def parameter_uses(job: Job) -> ParameterUses:
             loss.backward()
         except Exception as error:
             raise CaptureError(explanation(error)) from error
-        found = {name: watch.holder(name, parameter) for name, parameter in parameters.items()}
-    holders = {name: holder for name, holder in found.items() if holder is not None}
+        found = ((name, watch.holder(name, parameter)) for name, parameter in parameters.items())
+        holders = {name: holder for name, holder in found if holder is not None}
     # A parameter finished twice, as under nested backward passes, counts when it is finished for good.
     order = tuple(reversed(dict.fromkeys(reversed(ready))))
     unused = tuple(name for name in trained if name not in order)

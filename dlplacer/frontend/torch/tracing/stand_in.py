@@ -1,10 +1,12 @@
-"""Stand-ins for tensors: the same shape, dtype and strides on the CPU, but no data and no memory."""
+"""What a step is traced on: stand-ins for tensors, on the CPU without data, and torch without the caller's modes."""
 
 import contextlib
 import functools
+import logging
 import sys
 import sysconfig
 import types
+import warnings
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,16 +16,20 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlplacer.frontend.torch.nodes import operators
-from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
 
 _LEAVES = (torch.Tensor, str, bytes, int, float, type(None), type, types.ModuleType)
 _CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, deque, set)
 _HOLDERS = ("types", "collections", "argparse")
+
+TRACED_ON = torch.device("cpu")
+"""Where stand-ins of tensors live while a step is traced, whatever device it will run on."""
+# Fake tensors on a GPU end the process: without a GPU, a wheel aborts in the first backward ("terminate called after
+# throwing an instance of 'c10::Error'"), which no handler can catch.
 
 
 def fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
@@ -33,25 +39,13 @@ def fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=TRACED_ON)
 
 
-def stand_ins_of(modules: Iterable[nn.Module], mode: FakeTensorMode) -> dict[int, torch.Tensor]:
-    """Id of a parameter or buffer of the modules → its stand-in."""
-    found: dict[int, torch.Tensor] = {}
-    for module in modules:
-        for tensor in (*module.parameters(), *module.buffers()):
-            stand_in = fake_tensor(tensor, mode)
-            if isinstance(tensor, nn.Parameter):
-                stand_in = nn.Parameter(stand_in, requires_grad=tensor.requires_grad)
-            found.setdefault(id(tensor), stand_in)
-    return found
-
-
 @contextlib.contextmanager
 def stood_in(roots: Iterable[Any], stand_ins: Mapping[int, torch.Tensor]) -> Iterator[None]:
     """Have everything that is reached from modules and functions hold stand-ins, and give it back as it was.
 
-    A capture runs on the user's own objects, as closures, hooks and weak references lead to no copy of them. Whatever
-    it changes is undone: attributes, the contents of containers, the variables of closures and globals. Tensors without
-    a stand-in stay: they are constants of the step, whose values decide the traced code. One without data is zero.
+    A capture runs on the user's own objects, as closures, hooks and weak references lead to no copy of them. Changes of
+    attributes, containers and variables are undone. Tensors without a stand-in are constants of the step, whose values
+    decide the traced code; one without data is zero.
     """
     undo: list[Callable[[], None]] = []
     seen: dict[int, Any] = {}
@@ -83,9 +77,13 @@ def _entered(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Calla
     if isinstance(value, _CONTAINERS):
         return _filled_container(value, stand_ins, undo)
     kind = type(value)
-    if not (isinstance(value, nn.Module) or _is_own(kind)):
+    # Classes of the user and plain holders, but none of installed packages.
+    theirs = kind.__module__ in sys.stdlib_module_names or is_installed(kind.__module__)
+    if theirs and kind.__module__ not in _HOLDERS and not isinstance(value, nn.Module):
         return []
-    names = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
+    slots = (vars(base).get("__slots__", ()) for base in kind.__mro__)
+    listed = [name for names in slots for name in ((names,) if isinstance(names, str) else names)]
+    names = [name for name in listed if not name.startswith("__") and hasattr(value, name)]
     for name in names:
         undo.append(functools.partial(setattr, value, name, getattr(value, name)))
     methods = () if is_installed(kind.__module__) else vars(kind).values()
@@ -103,69 +101,45 @@ def is_installed(module: str) -> bool:
 
 def _variables(function: types.FunctionType, undo: list[Callable[[], None]]) -> list[Any]:
     """The variables of a closure, the defaults and the globals that a function reads."""
-    cells = [cell for cell in function.__closure__ or () if _filled(cell)]
-    for cell in cells:
-        undo.append(functools.partial(setattr, cell, "cell_contents", cell.cell_contents))
     space = function.__globals__
     used = {name: space[name] for name in function.__code__.co_names if name in space}
     undo.append(functools.partial(space.update, used))
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    kept = [table for table in (function.__kwdefaults__, function.__dict__) if table]
-    return [*(cell.cell_contents for cell in cells), *defaults, *kept, *used.values()]
-
-
-def _is_own(kind: type) -> bool:
-    """True for classes of the user and for plain holders; False for those of installed packages."""
-    module = kind.__module__
-    return module in _HOLDERS or not (module in sys.stdlib_module_names or is_installed(module))
-
-
-def _slots(kind: type) -> Iterable[str]:
-    names = vars(kind).get("__slots__", ())
-    return [name for name in ((names,) if isinstance(names, str) else names) if not name.startswith("__")]
+    found = [*defaults, *filter(None, (function.__kwdefaults__, function.__dict__)), *used.values()]
+    for cell in function.__closure__ or ():
+        # An empty cell has no contents.
+        with contextlib.suppress(ValueError):
+            found.append(cell.cell_contents)
+            undo.append(functools.partial(setattr, cell, "cell_contents", cell.cell_contents))
+    return found
 
 
 def _filled_container(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Callable[[], None]]) -> list[Any]:
     # By the methods of the builtin class: a subclass may do more in its own.
     base = next(kind for kind in _CONTAINERS if isinstance(value, kind))
     before = list(base.items(value)) if issubclass(base, dict) else list(value)
-    undo.append(functools.partial(_restore, base, value, before))
+
+    def restore() -> None:
+        base.clear(value)
+        (base.extend if base in (list, deque) else base.update)(value, before)
+
+    undo.append(restore)
     if base is not set:
         for place, own in before if issubclass(base, dict) else enumerate(before):
-            new = _stand_in(own, stand_ins)
+            new = own
+            if isinstance(own, weakref.ref):
+                target = stand_ins.get(id(own()))
+                new = own if target is None else weakref.ref(target)
+            elif isinstance(own, torch.Tensor):
+                new = stand_ins.get(id(own), torch.zeros(own.shape, dtype=own.dtype) if is_empty(own) else own)
             if new is not own:
                 base.__setitem__(value, place, new)
     return [entry[1] for entry in before] if issubclass(base, dict) else before
 
 
-def _stand_in(value: Any, stand_ins: Mapping[int, torch.Tensor]) -> Any:
-    if isinstance(value, weakref.ref):
-        found = stand_ins.get(id(value()))
-        return value if found is None else weakref.ref(found)
-    if not isinstance(value, torch.Tensor):
-        return value
-    known = stand_ins.get(id(value))
-    if known is not None:
-        return known
-    return torch.zeros(value.shape, dtype=value.dtype) if is_empty(value) else value
-
-
 def is_empty(value: Any) -> bool:
     """True for a tensor without data."""
     return isinstance(value, torch.Tensor) and (value.is_meta or isinstance(value, FakeTensor))
-
-
-def _restore(base: Any, container: Any, before: list[Any]) -> None:
-    base.clear(container)
-    (base.extend if base in (list, deque) else base.update)(container, before)
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
 
 
 class WritesRefused(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -194,8 +168,8 @@ _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data
 def real_strides() -> Iterator[None]:
     """Run each kernel of `MISJUDGED` that is given another layout than the usual one on a few real elements.
 
-    Its stand-in has the strides of that result. This holds for the stand-ins of all modes, Dynamo's own included. A
-    kernel that cannot run on few elements, as sizes among its arguments do not fit them, keeps the foreseen ones.
+    Its stand-in has the strides of that result, in all modes, Dynamo's own included. A kernel that cannot run on few
+    elements, as sizes among its arguments do not fit them, keeps the foreseen ones.
     """
     dispatch = FakeTensorMode.dispatch
 
@@ -207,15 +181,13 @@ def real_strides() -> Iterator[None]:
         if all(tensor.dim() < 2 or tensor.is_contiguous() for tensor in given):
             return made
         results, shape = pytree.tree_flatten(made)
-        orders = [*_orders(func, *pytree.tree_flatten((args, dict(kwargs or {})))), *[None] * len(results)]
-        return pytree.tree_unflatten([laid(mode, *pair) for pair in zip(results, orders, strict=False)], shape)
-
-    def laid(mode: FakeTensorMode, result: Any, order: Sequence[int] | None) -> Any:
-        if order is None or not isinstance(result, FakeTensor) or result.dim() < 2:
-            return result
-        what = {"dtype": result.dtype, "device": result.device}
-        made: Any = dispatch(mode, torch.ops.aten.empty_permuted.default, (), (list(result.shape), list(order)), what)
-        return result if made.stride() == result.stride() else made
+        orders = _orders(func, *pytree.tree_flatten((args, dict(kwargs or {}))))
+        for place, (result, order) in enumerate(zip(results, orders, strict=False)):
+            if order is not None and isinstance(result, FakeTensor) and result.dim() > 1:
+                sizes, what = (list(result.shape), list(order)), {"dtype": result.dtype, "device": result.device}
+                laid: Any = dispatch(mode, torch.ops.aten.empty_permuted.default, (), sizes, what)
+                results[place] = result if laid.stride() == result.stride() else laid
+        return pytree.tree_unflatten(results, shape)
 
     with patch.object(FakeTensorMode, "dispatch", watched):
         yield
@@ -225,24 +197,72 @@ def _orders(func: Callable[..., Any], leaves: list[Any], nesting: Any) -> list[S
     """For each result its dimensions from the outermost in memory to the innermost, in a real run on few elements."""
     sizes = sorted({size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape if size > 1})
     small = {size: position for position, size in enumerate(sizes, 2)} | {0: 0, 1: 1}
+
+    def example(leaf: Any) -> Any:
+        """A tensor of zeros with few elements that lie in the same order; anything else as it is."""
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        shape = [small[size] for size in leaf.shape]
+        held = [size if stride else 1 for size, stride in zip(shape, leaf.stride(), strict=True)]
+        return torch.empty_permuted(held, _order(leaf), dtype=leaf.dtype).zero_().expand(shape)
+
     try:
         # Neither this mode nor any other sees the run.
         with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
-            args, kwargs = pytree.tree_unflatten([_example(leaf, small) for leaf in leaves], nesting)
+            args, kwargs = pytree.tree_unflatten([example(leaf) for leaf in leaves], nesting)
             results = pytree.tree_leaves(func(*args, **kwargs))
     except Exception:
         return []
     return [_order(result) if isinstance(result, torch.Tensor) else None for result in results]
 
 
-def _example(leaf: Any, small: Mapping[int, int]) -> Any:
-    """A tensor of zeros with few elements that lie in the same order; anything else as it is."""
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    shape = [small[size] for size in leaf.shape]
-    held = [size if stride else 1 for size, stride in zip(shape, leaf.stride(), strict=True)]
-    return torch.empty_permuted(held, _order(leaf), dtype=leaf.dtype).zero_().expand(shape)
-
-
 def _order(tensor: torch.Tensor) -> list[int]:
     return sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride()[dim], dim))
+
+
+def autocast_types() -> tuple[str, ...]:
+    """Torch's types of the devices for which the caller may have switched autocast on: CPUs and this build's GPUs."""
+    accelerator = torch.accelerator.current_accelerator()
+    return (TRACED_ON.type,) if accelerator is None else (TRACED_ON.type, accelerator.type)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Switch off the caller's inference mode, autocast and fake tensor mode, and all warnings.
+
+    A traced graph enters and leaves autocast by calls, and would stay in it if it failed in between. Autocast would
+    then keep its casts of weights for ever, and plain training would read old ones: it is restored with its depth.
+    """
+    kinds = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in autocast_types()}
+    caches, depth = torch.is_autocast_cache_enabled(), torch.autocast_increment_nesting()
+    try:
+        off = torch.autocast(TRACED_ON.type, dtype=torch.bfloat16, enabled=False)
+        with quiet(), unset_fake_temporarily(), torch.inference_mode(False), off:
+            yield
+    finally:
+        for kind, (enabled, dtype) in kinds.items():
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
+        torch.set_autocast_cache_enabled(caches)
+        # A trace that failed inside autocast never left it; the depth at entry says how often it has to be left now.
+        left = torch.autocast_decrement_nesting()
+        while left >= depth:
+            left = torch.autocast_decrement_nesting()
+        if left == 0:
+            torch.clear_autocast_cache()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[list[warnings.WarningMessage]]:
+    """Collect the warnings of torch's tracing, which warns and logs about its own internals."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    with warnings.catch_warnings(record=True) as caught:
+        # "always": by default Python shows a warning once per line, and what is collected would depend on what ran
+        # before.
+        warnings.simplefilter("always")
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield caught
+        finally:
+            logger.setLevel(level)

@@ -12,21 +12,18 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.job import Job, loss_in
-from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
-from dlplacer.frontend.torch.tracing.stand_in import fake_tensor, is_empty, stand_ins_of, stood_in
+from dlplacer.frontend.torch.tracing.stand_in import TRACED_ON, fake_tensor, is_empty, stood_in
 
-_Hooks = Mapping[int, Callable[..., Any]]
-GLOBAL_BACKWARD_HOOKS: Mapping[str, _Hooks] = {
+GLOBAL_BACKWARD_HOOKS: Mapping[str, Mapping[int, Callable[..., Any]]] = {
     "register_module_full_backward_hook": every_module._global_backward_hooks,
     "register_module_full_backward_pre_hook": every_module._global_backward_pre_hooks,
 }
 """The function that registers it → the hooks that the engine calls for every module."""
-GLOBAL_HOOKS: tuple[_Hooks, ...] = (
+GLOBAL_HOOKS = (
     every_module._global_forward_hooks,
     every_module._global_forward_pre_hooks,
     *GLOBAL_BACKWARD_HOOKS.values(),
 )
-"""All hooks that are called for every module."""
 
 
 def has_backward_hooks(module: nn.Module) -> bool:
@@ -90,7 +87,13 @@ def fake_step(job: Job) -> Iterator[tuple[StepModule, tuple[Any, ...]]]:
             f"the loss {type(loss).__name__} has parameters to train; only the module is trained: move the loss "
             "into the module and use loss=None"
         )
-    stand_ins = stand_ins_of(modules, mode)
+    # Id of a parameter or buffer → its stand-in.
+    stand_ins: dict[int, torch.Tensor] = {}
+    for tensor in (each for module in modules for each in (*module.parameters(), *module.buffers())):
+        made = fake_tensor(tensor, mode)
+        is_parameter = isinstance(tensor, nn.Parameter)
+        made = nn.Parameter(made, requires_grad=tensor.requires_grad) if is_parameter else made
+        stand_ins.setdefault(id(tensor), made)
     with stood_in([*modules, loss], stand_ins):
         if not trains or not job.module.training:
             set_training(job.module, trains)
@@ -109,11 +112,7 @@ def set_training(module: nn.Module, trains: bool) -> None:
 
 
 def replaced_tensors(job: Job) -> list[str]:
-    """Names of the buffers and parameters of the module that are other tensors after a forward pass than before.
-
-    The pass runs on stand-ins; tensors that the forward pass creates may be real. If the pass fails, all names are
-    returned.
-    """
+    """Names of the buffers and parameters that are other tensors after a forward pass on stand-ins; all if it fails."""
     with fake_step(job) as (step, inputs):
         before = dict(named_tensors(step.module))
         try:

@@ -8,7 +8,7 @@ from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dlplacer.frontend.torch.tracing.kernels import KERNELS, PORTABLE, attention, attention_backward
+from dlplacer.frontend.torch.tracing.kernels import PORTABLE, attention, attention_backward
 
 aten = torch.ops.aten
 FORWARD = aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -56,20 +56,16 @@ def test_portable_attention_is_that_of_the_cpu_kernel(variant: str, by_position:
         assert mine.stride() == other.stride()
 
 
-OWN = KERNELS["cuda"][FORWARD], KERNELS["cuda"][BACKWARD]
-
-
 # Shapes, dtypes and layouts alone: later ops of a captured step rely on them.
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_cudas_own_attention_leaves_tensors_as_the_cpu_kernel_does(
     dtype: torch.dtype, masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.backends.cuda, "can_use_efficient_attention", lambda params: True)
-    monkeypatch.setattr(torch.backends.cuda, "SDPAParams", lambda *given: given)
+    monkeypatch.setattr("dlplacer.frontend.torch.tracing.kernels._is_efficient", lambda *given, **more: True)
     called: list[Any] = []
     found = []
-    for forward, backward in ((FORWARD, BACKWARD), OWN):
+    for forward, backward in ((FORWARD, BACKWARD), (attention, attention_backward)):
         tensors = [torch.empty(2, 6, 4, 8, dtype=dtype, device="meta").transpose(1, 2) for _ in range(4)]
         query, key, value, grad = tensors
         mask = torch.empty(2, 1, 6, 6, dtype=dtype, device="meta") if masked else None
@@ -93,8 +89,8 @@ def test_cudas_own_attention_is_that_of_the_cpu_kernel(causal: bool, masked: boo
     expected = FORWARD(query, key, value, 0.0, causal, attn_mask=mask)
     gradients = BACKWARD(grad, query, key, value, *expected, 0.0, causal, attn_mask=mask)
     there = [tensor.cuda() for tensor in (query, key, value)]
-    found = OWN[0](*there, 0.0, causal, attn_mask=mask if mask is None else mask.cuda())
-    own = OWN[1](grad.cuda(), *there, *found, 0.0, causal, attn_mask=mask if mask is None else mask.cuda())
+    found = attention(*there, 0.0, causal, attn_mask=mask if mask is None else mask.cuda())
+    own = attention_backward(grad.cuda(), *there, *found, 0.0, causal, attn_mask=mask if mask is None else mask.cuda())
     for ours, theirs in zip((found[0], *own), (expected[0], *gradients), strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-3, atol=1e-4)
 
