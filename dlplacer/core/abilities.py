@@ -18,7 +18,7 @@ PROVIDERS: dict[str, str] = {}
 
 
 class Shown:
-    """A value that has a view and a file: notebooks show its figures and tables, frames and files hold them."""
+    """A value whose figures and tables notebooks show, pandas frames hold and files store."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class Shown:
         return frame
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the value, atomically, as a file that dlplacer reads, or as its figures in JSON; returns the path.
+        """Write the value atomically, as a file that dlplacer reads or as its figures in JSON, and return the path.
 
         Raises InputError if the file cannot be written.
         """
