@@ -35,7 +35,7 @@ def _capacities(plan: Plan, used: Mapping[str, int]) -> Iterator[Violation]:
 def _reported(plan: Plan, used: Mapping[str, int]) -> Iterator[Violation]:
     for name, reported in plan.memory.items():
         if name not in used:
-            yield Violation("eq. 13 memory", f"the plan reports memory of {name!r}, which is no device of the topology")
+            yield Violation("eq. 13 memory", f"the plan reports memory of {name!r}, which the topology lacks")
             continue
         if reported.peak_bytes != used[name]:
             yield Violation(

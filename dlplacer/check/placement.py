@@ -20,7 +20,7 @@ def every_op_once(plan: Plan) -> Iterator[Violation]:
         if scheduled.device not in plan.topology.device_index:
             yield Violation(
                 "eq. 7 placement",
-                f"op {scheduled.op!r} is on {scheduled.device!r}, which is no device of the topology",
+                f"op {scheduled.op!r} is on {scheduled.device!r}, which is not a device of the topology",
             )
 
 
@@ -50,7 +50,7 @@ def colocation(plan: Plan) -> Iterator[Violation]:
         if plan.placement[leader] != device:
             yield Violation(
                 "eq. 7 colocation",
-                f"group {op.colocate!r} is torn apart: op {leader!r} on {plan.placement[leader]!r}, op {op.id!r} on "
+                f"group {op.colocate!r} is split: op {leader!r} on {plan.placement[leader]!r}, op {op.id!r} on "
                 f"{device!r}",
             )
 

@@ -58,7 +58,7 @@ def contiguous_routes(plan: Plan) -> Iterator[Violation]:
             if relays:
                 yield _route_violation(transfer, f"device {relays[0]!r} relays inside a segment; end the segment there")
             if here not in plan.topology.device_index:
-                yield _route_violation(transfer, f"a segment ends at {here!r}, which is no device")
+                yield _route_violation(transfer, f"a segment ends at {here!r}, which is not a device")
         if here != transfer.target:
             yield _route_violation(transfer, f"the route ends at {here!r}")
         if len(set(nodes)) < len(nodes):

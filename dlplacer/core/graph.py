@@ -51,7 +51,7 @@ class OpGraph(Shown, Record):
             mistakes = [self._cycle_mistake()]
         known = {op.id for op in self.ops}
         named = sorted(self.constraints.names - known)
-        mistakes += [f"the constraints name op {name!r}, which is not there; take it out" for name in named]
+        mistakes += [f"the constraints name op {name!r}, which the graph lacks; remove it" for name in named]
         if mistakes:
             raise InputError("\n".join(mistakes))
 

@@ -27,7 +27,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         with path.open("rb") as stream:
             kind = os.fstat(stream.fileno())
             if not (stat.S_ISREG(kind.st_mode) or stat.S_ISFIFO(kind.st_mode)) and not stream.isatty():
-                raise InputError(f"cannot read {path}: it is no file; give a regular file or a pipe")
+                raise InputError(f"cannot read {path}: it is not a file; give a regular file or a pipe")
             data = stream.read(most + 1) if kind.st_size <= most else None
     except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
         raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error

@@ -89,7 +89,7 @@ def place(
     require_method(method, options.objective)
     _require_arguments(method, time_limit_s, gap, workers, warm_start)
     if dispatch_of(topology).delays:
-        options.require_makespan("a topology that says what issuing an op costs (dispatch_s)")
+        options.require_makespan("a topology with issue costs (dispatch_s)")
     if warm_start is not None:
         options.require_makespan("a warm start")
         check_plan(warm_start)

@@ -46,11 +46,11 @@ def placement_from(plan: Plan, problem: Problem) -> tuple[tuple[int, ...], str]:
     found = tuple(device[op] for op in range(problem.op_count))
     known = sum(choice == here for choice, here in zip(wanted, found, strict=True))
     followed = sum(choice is None for choice in wanted)
-    text = f"{known} of {len(found)} ops where the plan has them"
+    text = f"{known} of {len(found)} ops on the plan's devices"
     if moved := len(found) - known - followed:
-        text += f", {moved} where pins, groups or devices let them"
+        text += f", {moved} moved because of pins, groups or devices"
     if followed:
-        text += f", {followed} that it does not have with their neighbours"
+        text += f", {followed} that the plan lacks with their neighbours"
     return found, text
 
 
@@ -119,12 +119,12 @@ class WarmStart:
         device = [*self.placement, *[0] * (instance.op_count - self.problem.op_count)]
         schedule = in_sequence(instance, device, order)
         if schedule is None or not keeps_blocks_and_memory(instance, schedule) or not incumbent.offer(schedule):
-            self.note = f"not used: {self.followed}, but {self._without_route() or 'it does not keep the memory'}"
+            self.note = f"not used: {self.followed}, but {self._without_route() or 'it exceeds the memory'}"
             return
         plan, problem = self.plan, self.problem
         same = (plan.graph, plan.topology, plan.options) == (problem.graph, problem.topology, problem.options)
         bound_s = plan.lower_bound_s if same else 0.0
-        stated = f"; its lower bound, {format_seconds(bound_s)} as it states, is not believed" if bound_s else ""
+        stated = f"; its own lower bound, {format_seconds(bound_s)}, is ignored" if bound_s else ""
         self.note = f"{self.followed}{stated}"
 
     def if_better(
@@ -161,7 +161,7 @@ class WarmStart:
             here, there = (self.placement[end] for end in (arc.source, arc.target))
             if self.problem.delay[arc.size][here][there] is None:
                 ends = f"{devices[here].id!r} and {devices[there].id!r}"
-                return f"no route joins {ends}, where it has {ops[arc.source].id!r} and {ops[arc.target].id!r}"
+                return f"no route joins {ends}, its devices of {ops[arc.source].id!r} and {ops[arc.target].id!r}"
         return ""
 
 

@@ -90,7 +90,7 @@ def _less(devices: list[Device], used: Mapping[str, str]) -> tuple[Device, ...]:
     """The devices with only the memory that is not yet in use."""
     known = {""}.union(*({device.id, device.type} for device in devices))
     if stray := used.keys() - known:
-        raise InputError(f"used names {min(stray)!r}, which is no device; there are {', '.join(sorted(known - {''}))}")
+        raise InputError(f"used names {min(stray)!r}, which is not a device; use {', '.join(sorted(known - {''}))}")
     left = []
     for device in devices:
         text = used.get(device.id, used.get(device.type, used.get("")))
@@ -117,12 +117,12 @@ def _devices(host: str, prefix: str, gpus: int) -> list[Device]:
         if known_type(name) in (None, CORE):
             raise InputError(f"{unknown_type(name)} Memory of the host is written as 64 GB DDR5-5600")
         if int(match[1] or 1) < 1:
-            raise InputError(f"{item!r} is no device; write how many there are, as 2x {name}, or leave it out")
+            raise InputError(f"{item!r} gives no device; write their number, such as 2x {name}, or leave it out")
         for _ in range(int(match[1] or 1)):
             found.append(device_of_type(f"{prefix}gpu{gpus}", name))
             gpus += 1
             if not found[-1].memory_bytes:
-                raise InputError(f"the memory of {name!r} is not known; write it behind the name, as {name} 32GB")
+                raise InputError(f"the memory of {name!r} is not known; write it after the name: {name} 32GB")
     if not found:
         raise InputError("a host has no devices; name its GPUs or its memory")
     return found
@@ -137,7 +137,7 @@ def _ram(found: re.Match[str], prefix: str) -> Device:
     meta = {"assumed": f"{CORES.value:g} cores; {count} channels of 8 bytes"}
     rate, capacity = count * 8 * float(transfers) * 1e6, int(modules or 1) * int(size) * _GIB
     if not capacity or not rate:
-        raise InputError(f"{found[0]!r} is no memory; write its size and rate as 64 GB DDR5-5600")
+        raise InputError(f"{found[0]!r} is not a memory; write its size and rate, such as 64 GB DDR5-5600")
     return Device(f"{prefix}ram", kind, capacity, flops, rate, meta, asynchronous=False)
 
 
@@ -153,7 +153,7 @@ def _bus(device: Device, bus: str, link: str | None) -> Link:
         return Link(device.id, bus, rate, latency_s)
     if (slot := _PCIE.fullmatch(link.strip())) is not None:
         if slot[1] not in "123456" or int(slot[2] or 16) not in (1, 2, 4, 8, 16):
-            raise InputError(f"link {link!r} is no slot; write pcie1 to pcie6, with x1, x2, x4, x8 or x16, as pcie3x8")
+            raise InputError(f"link {link!r} is not a slot; write pcie1 to pcie6, with x1, x2, x4, x8 or x16: pcie3x8")
         return Link(device.id, bus, pcie_slot_bytes_per_s(int(slot[1]), int(slot[2] or 16)), latency_s)
     return Link(device.id, bus, _quantity("link", link, "bytes_per_s", "pcie4, pcie3x8"), latency_s)
 

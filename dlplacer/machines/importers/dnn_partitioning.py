@@ -82,7 +82,7 @@ def import_graph(path: Path) -> OpGraph:
     """
     value, where = read_json(path), str(path)
     if not is_workload(value):
-        raise FileFormatError(where, ["'maxFPGAs' is missing, so this is no workload of dnn-partitioning"])
+        raise FileFormatError(where, ["'maxFPGAs' is missing, so this is not a workload of dnn-partitioning"])
     return built(where, _graph, validated(value, _Workload, where), path.stem)
 
 
