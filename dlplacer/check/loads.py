@@ -12,9 +12,9 @@ from dlplacer.core.plan import Plan
 def resource_loads(plan: Plan) -> dict[str, float]:
     """Device or link direction (``"gpu0 → switch"``) → seconds of a step for which it is busy, zeros included.
 
-    A device is busy while it computes. With objective max-load an asynchronous device is also busy once for each tensor
-    that it sends, for as long as its longest transfer, and once for each tensor that it receives. With ``contention:
-    link`` a link direction is busy while it carries transfers; both directions of a half-duplex link count together.
+    A device is busy while it computes. With objective max-load an asynchronous device is also busy for each tensor that
+    it sends or receives; several transfers of a tensor it sends count as the longest. With ``contention: link`` a link
+    direction is busy while it carries transfers; both directions of a half-duplex link count together.
     """
     busy: dict[str, list[float]] = {device.id: [] for device in plan.topology.devices}
     for entry in plan.ops:

@@ -43,7 +43,7 @@ def _delay_s(plan: Plan, transfer: Transfer) -> float | None:
 def _least_delay_s(topology: Topology, options: Options, source: str, target: str, size_bytes: int) -> float:
     """The least delay between two devices in seconds; infinite if there is no route.
 
-    Dijkstra's algorithm over pairs of a node and the rate of the narrowest link since the last device: cut-through
+    Dijkstra's algorithm over pairs of a node and the rate of the narrowest link since the last device. Cut-through
     counts the bytes at the end of a segment, store-and-forward on every link.
     """
     neighbours = defaultdict(list)

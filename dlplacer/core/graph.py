@@ -31,8 +31,8 @@ class OpGraph(Shown, Record):
     `capture` holds the settings of the graph's capture, and `structure_sha256` hashes everything but costs; both are
     None if it was not captured from a model. `known` is a known result: topology, options, makespan_s, source.
 
-    Raises InputError if an id is given twice, an edge names an unknown op or reads an output that does not exist, edges
-    of one tensor disagree, the graph has a cycle, or the constraints name an unknown op.
+    Raises InputError for ids given twice, edges that name an unknown op or output, edges of one tensor that disagree, a
+    cycle, or constraints on an unknown op.
     """
 
     ops: tuple[Op, ...]

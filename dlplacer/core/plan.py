@@ -104,8 +104,8 @@ class Plan(Shown, Record):
     ops
         In execution order per device.
     period_s
-        For throughput and max-load, the largest load of a device or link direction in seconds, which is the time
-        between the ends of two steps in steady state. None for the makespan.
+        For throughput and max-load, the largest load of a device or link direction in seconds. In steady state a step
+        ends once per period. None for the makespan.
     """
 
     graph: OpGraph

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 _THRESHOLDS = (100_000, 50, 20)
 """New objects before a collection, and collections before one of the next generation. With Python's own (700, 10, 10)
-building a problem of 106,000 ops and checking its plan take a third longer, because collections traverse all objects
-again and again; few of them are garbage in cycles."""
+building a problem of 106,000 ops and checking its plan take a third longer. Collections would traverse all objects
+again and again, although few of them are garbage in cycles."""
 
 
 @contextmanager

@@ -38,7 +38,7 @@ _MOST_WORKERS = 10_000
 """Limit on workers, above that of any machine; CP-SAT would try to start more threads."""
 
 _SHORT_S, _MOST_GRACE_S = 5.0, 1.25
-"""Time limit below which a first schedule may be late, and its largest delay: a list schedule of 2,000 ops on eight
+"""Time limit below which a first schedule may be late, and its largest delay. A list schedule of 2,000 ops on eight
 devices takes 0.7 s, but a limit of one second would leave it half of that."""
 
 _FINISH_FACTOR, _FINISH_SHARE = 2.0, 0.5

@@ -23,11 +23,11 @@ Overlap = bool | Literal["sync1", "sync2", "sync3"]
 class OuterOptimizer:
     """Synchronises the workers' weights every `sync_every` steps of their own optimizers, while its context is open.
 
-    Every rank trains with its own optimizer and without averaging gradients. A hook counts that optimizer's steps, and
-    every `sync_every` of them one all-reduce of a packed vector sums the differences of all weights and buffers from
-    the centre, of which every rank has a copy (masterless form of You, Buluç and Demmel 2017, section 5). Float buffers
-    are averaged; integer buffers take the first rank's values. The inner optimizer's momentum stays local (eq. 5 and
-    6).
+    Every rank trains with its own optimizer, whose steps a hook counts, and without averaging gradients. Every
+    `sync_every` steps one all-reduce of a packed vector sums the differences of all weights and buffers from the
+    centre. Every rank has a copy of the centre (masterless form of You, Buluç and Demmel 2017, section 5). Float
+    buffers are averaged; integer buffers take the first rank's values. The inner optimizer's momentum stays local (eq.
+    5 and 6).
 
     When the context first opens, all ranks take the first rank's values, unless a state has been loaded.
 

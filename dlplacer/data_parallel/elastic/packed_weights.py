@@ -1,7 +1,7 @@
 """The trainable parameters and the buffers of a module as one vector, so that one message carries them all.
 
 Layout: parameters, then float buffers, then the bytes of integer buffers. Each byte is one number of the vector, so a
-sum of one rank's bytes and the others' zeros is exact, and the all-reduce of the weights also carries the integers.
+sum of one rank's bytes and the others' zeros is exact. Thus the all-reduce of the weights also carries the integers.
 """
 
 import hashlib
@@ -44,8 +44,7 @@ class PackedWeights:
     """A module's trainable parameters and persistent buffers as parts of one vector.
 
     Frozen parameters and buffers outside the state dict are left out. The vector is float64 if one of the tensors is,
-    and float32 otherwise, even for weights in half precision, in which the small moves of a centre would be rounded to
-    0.
+    and float32 otherwise, even for weights in half precision: there, small moves of a centre would be rounded to 0.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Convergence of elastic averaging: the spectral radius of its linear recursion on a quadratic loss.
 
 On a loss h ÷ 2 · x² one period is a linear map of the workers' weights and velocities and of the centre. If all workers
-exchange together, it splits into a map of their mean and the centre, and a map of differences between workers, which
-sum to zero and so do not move the centre. If workers exchange in turn, it is a product of one map per worker.
+exchange together, it splits into a map of their mean and the centre, and a map of differences between workers. These
+sum to zero and do not move the centre. If workers exchange in turn, it is a product of one map per worker.
 """
 
 from dataclasses import dataclass

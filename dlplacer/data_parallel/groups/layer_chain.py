@@ -1,7 +1,7 @@
 """A model as a chain of layers whose parameters are sent over one channel, and its grouping of least makespan.
 
-Let P_l be the transfers of layers 1..l, S_j the computation of layers after j, and W(j) the least makespan of layers
-after j if channel and device are free at time 0. The first group (j, l] delays all later groups by its own transfer, so
+Let P_l be the transfers of layers 1..l, and S_j the computation of layers after j. Let W(j) be the least makespan of
+layers after j if channel and device are free at time 0. The first group (j, l] delays later groups by its transfer, so
 
     W(L) = 0,    W(j) = min over j < l ≤ L of  T_s + P_l − P_j + max(S_j, W(l)),    optimum = W(0).
 

@@ -3,8 +3,8 @@
 A new algorithm needs its rounds and a line in `ALGORITHMS`, which `hybrid`, `groups` and the tests read. The module
 `dlplacer.machines.costs.links` routes the messages of a round over the links of a machine.
 
-Bytes are those of the full vector: the input of an all-reduce or reduce-scatter, the output of an all-gather, and the
-data that one device sends in an all-to-all (its own part included). Reductions themselves cost nothing.
+Bytes are those of the full vector: the input of an all-reduce or reduce-scatter, and the output of an all-gather. In an
+all-to-all it is the data that one device sends, its own part included. Reductions themselves cost nothing.
 
 Sources: R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective communication operations in MPICH, 2005
 ("Thakur"); P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009

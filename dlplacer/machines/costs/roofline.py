@@ -37,7 +37,7 @@ def roofline_s(op: Op, rates: Rates) -> float:
 
         Δ(k) = max(flops ÷ (0.70 · peak), bytes_accessed ÷ (0.70 · memory rate), overhead)
 
-    The overhead is a floor and is not added, as in the published model of meta-pytorch/autoparallel: a GPU's launches
+    The overhead is a floor and is not added, as in the published model of meta-pytorch/autoparallel. A GPU's launches
     overlap with earlier kernels, so only an op shorter than a launch waits for it. An op that was contracted from
     several ops takes as long as these ops in series.
 

@@ -68,8 +68,8 @@ def measured(
     """The topology with measured figures of links in place of assumed ones.
 
     A link between two devices takes the fit of copies between them. A link from a device to a router takes the fit of
-    copies to the host; links between routers keep their rates. A link whose copies contradict each other three times
-    keeps the assumed figures: ``meta.refused`` gives the reason, and ``meta.measured`` the error of the other fits.
+    copies to the host; links to switches and between routers keep their figures. A link whose copies contradict each
+    other three times keeps the assumed figures, for the reason in ``meta.refused``; ``meta.measured`` has other fits.
 
     `shared_memory`: True if the devices are cores, which pass pointers: copies between two of them are timed, and the
     link of each to their router takes half of the latency.

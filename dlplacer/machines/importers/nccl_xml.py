@@ -38,8 +38,8 @@ def parse_nccl_xml(text: str, where: str, name: str, device_type: str | None) ->
     A GPU without a given type takes the usual one of its compute capability or gfx number, because the file holds
     nothing more about it; ``meta.assumed`` says so.
 
-    Raises FileFormatError, with the line, if it is not such a file or has a document type (it could define entities),
-    if types are given to only some GPUs, or if a GPU has NVLinks that its type lacks.
+    Raises FileFormatError, with the line, if it is not such a file or has a document type, which could define entities.
+    It also raises it if types are given to only some GPUs, or if a GPU has NVLinks that its type lacks.
     """
     if re.search(r"<!\s*(DOCTYPE|ENTITY)", text, re.IGNORECASE):
         raise FileFormatError(where, ["a DOCTYPE or ENTITY is not accepted; NCCL writes none: remove it"])

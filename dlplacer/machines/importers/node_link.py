@@ -25,9 +25,9 @@ def topology_of_node_link(value: Any, where: str, name: str = "") -> Topology:
     """The topology in a parsed node-link object.
 
     Nodes are devices unless their ``kind`` is ``router``, ``switch`` or ``host``; their other attributes go to
-    ``meta``. An edge needs its rate as ``bytes_per_s``, ``bandwidth`` or ``bw`` (bytes per second, or a text with its
-    unit) and may have ``latency_s`` or ``latency`` (seconds, or a text). The list of edges is ``edges`` or ``links``.
-    The two directions of a directed graph must be equal.
+    ``meta``. An edge needs its rate as ``bytes_per_s``, ``bandwidth`` or ``bw``: bytes per second, or a text with its
+    unit. It may have ``latency_s`` or ``latency``: seconds, or a text. The list of edges is ``edges`` or ``links``. The
+    two directions of a directed graph must be equal.
 
     Raises FileFormatError with every mistake and its path.
     """

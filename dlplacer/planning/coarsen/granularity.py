@@ -79,10 +79,10 @@ _PLACES = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gra
 def chains(graph: OpGraph) -> dict[str, str]:
     """Op → label of its chain.
 
-    An op joins a chain if it is the only op of its phase that reads from the chain, reads nothing else of its phase,
-    and leaves at most one op with FLOPs in it: a convolution with the following normalisation and activation. Ops of
-    other phases may read from the chain; tensors kept for the backward pass are its outputs. A parameter, buffer or
-    gradient that only one chain uses joins it, with the op that overwrites it.
+    An op joins a chain if it is the only op of its phase that reads from the chain and reads nothing else of its phase.
+    A chain has at most one op with FLOPs: a convolution with the following normalisation and activation. Ops of other
+    phases may read from the chain; tensors kept for the backward pass are its outputs. A parameter, buffer or gradient
+    that only one chain uses joins it, with the op that overwrites it.
     """
     label_of: dict[str, str] = {}
     chain_of: dict[str, _Chain] = {}

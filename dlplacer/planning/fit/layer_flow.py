@@ -2,7 +2,7 @@
 
 A placement is a walk through the devices, op by op. Because layers repeat, the model only counts how often the walk
 goes from a kind of op on one device to the next kind on another. Counts are those of a walk if they are balanced at
-each node and the nodes are connected (Euler), so the model is exact, and only as large as a period of layers. If a
+each node and the nodes are connected (Euler). So the model is exact, and only as large as a period of layers. If a
 solution has nodes that no walk reaches, a cut connects them, like subtours in the travelling salesman problem (Dantzig,
 Fulkerson and Johnson 1954).
 """

@@ -52,8 +52,8 @@ class CriticalBatch:
 def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatch:
     """The critical-batch form closest to (batch, epochs) points, by least squares of the relative errors.
 
-    E is linear in B, so the fit is a line. The form needs a slope of at least 0 and a positive value at zero, so a
-    negative slope becomes 0 and a value at zero that is not positive becomes tiny.
+    E is linear in B, so the fit is a line. The form needs a slope of at least 0 and a positive value at zero. So a
+    negative slope becomes 0, and a value at zero that is not positive becomes tiny.
 
     Raises InputError if there are fewer than two different batches, or a value is not positive.
     """
@@ -140,9 +140,9 @@ class StatisticalEfficiency:
     """Epochs of a whole strategy, which depend on its batch, its codec and its period of exchange.
 
     `base`: Epochs with exact gradients exchanged at every step: an `EpochsTable` or a `CriticalBatch` in mini-batches.
-    `codec_factors`: Codec → measured epochs with it ÷ without it. For other codecs the factor is bounded by the noise
-    ratio v (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B, or v if B_crit is
-    unknown. `period_factors`: Steps between exchanges → epochs ÷ those with an exchange at every step; periods that are
+    `codec_factors`: Codec → measured epochs with it ÷ without it. For other codecs the noise ratio v bounds the factor
+    (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B, or v if B_crit is unknown.
+    `period_factors`: Steps between exchanges → epochs ÷ those with an exchange at every step; periods that are
     not listed are not considered. `elastic_factors`: The same for elastic averaging, whose exchange may take until the
     end of the next step.
     """

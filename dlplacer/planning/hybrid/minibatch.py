@@ -159,7 +159,7 @@ def _planned(
     chosen = None if epochs is None else _recomputed(step, memory_bytes)
     if chosen is None:
         least_bytes = step.fixed_bytes + max((each.stored_bytes for each in step.modules.values()), default=0)
-        reason = "the epochs of so large a batch are unknown"
+        reason = "training with so large a batch is not known to converge"
         if epochs is not None:
             reason = (
                 f"weights, gradients, inputs and activations between modules need {least_bytes} bytes; the device has "

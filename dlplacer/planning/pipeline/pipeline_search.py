@@ -47,8 +47,8 @@ def evaluated(
 def _stage_of_later(work: PipelineWorkload, stage_of_block: Sequence[int]) -> dict[int, int]:
     """Backward or optimizer op → the stage of its block, or an earlier stage that computes a gradient that it reads.
 
-    The order of the blocks is one of several, so the later of two blocks may be in the earlier stage, but gradients
-    pass from stage to stage in only one direction.
+    The order of the blocks is one of several, so the later of two blocks may be in the earlier stage. Gradients pass
+    from stage to stage in only one direction.
     """
     graph = work.graph
     stage_of: dict[int, int] = {}

@@ -182,7 +182,7 @@ def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) 
     """The sequences of `ranks` devices that no other sequence dominates, and whether all sequences were tried.
 
     A sequence dominates another with the same types and memories if all its routes are at least as cheap and share no
-    link directions that the other's do not: then every split is at least as good on it.
+    link directions that the other's do not. Then every split is at least as good on it.
 
     `wraps`: True if a stage on the last device sends to a stage on the first.
 

@@ -105,7 +105,7 @@ def best_split(problem: SplitProblem) -> StageSplit | None:
     This is exact, because the cost of a stage depends only on the two cuts around it and on its place in the sequence:
 
     - its time is a difference of sums over blocks; its memory is such a difference plus bytes that cross either cut;
-    - the bytes sent over a link are those that cross the cut, for any other cuts: a tensor that crosses several cuts
+    - the bytes sent over a link are those that cross the cut, for any other cuts; a tensor that crosses several cuts
       passes through every stage between them, and counts on each link;
 
     so the best way to reach J does not depend on later stages, and a prefix of an optimal split is optimal for its cut.
