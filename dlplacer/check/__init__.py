@@ -43,7 +43,7 @@ _STRUCTURAL = RULES[:5]
 
 
 def violations(plan: Plan) -> tuple[Violation, ...]:
-    """The rules that the plan breaks, with the numbers; those of the placement alone if it breaks any; empty if valid.
+    """The broken rules, with the numbers, or only those of the placement if there are any; empty for a valid plan.
 
     The tolerance of times is 1e-9 × the time of all ops, transfers and issues in series: `Plan.tolerance_s`.
     """

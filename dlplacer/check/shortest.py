@@ -13,7 +13,7 @@ from dlplacer.core.topology import Topology
 
 
 def shortest_routes(plan: Plan) -> Iterator[Violation]:
-    """Under ``routing: shortest`` no route has less delay (eq. 11 or cut-through) than that of the transfer."""
+    """Under ``routing: shortest`` every transfer takes a route of least delay (eq. 11 or cut-through)."""
     if plan.options.routing != "shortest":
         return
     slack = plan.tolerance_s

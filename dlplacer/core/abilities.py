@@ -18,7 +18,7 @@ PROVIDERS: dict[str, str] = {}
 
 
 class Shown:
-    """A value whose figures and tables notebooks show, pandas frames hold and files store."""
+    """A value that notebooks show, and that can be saved and turned into a pandas DataFrame."""
 
     __slots__ = ()
 

@@ -169,7 +169,7 @@ def _rounding_s(problem: Problem, value_s: float, value: int) -> float:
 
 
 _WIDE = 2**10
-"""Least horizon ÷ (least work of all ops) for which ticks may exceed a millionth of a step, which is the aim."""
+"""If horizon ÷ (least work of all ops) is larger, ticks may exceed a millionth of a step and are shortened."""
 
 _NEAR, _FARTHER, _ROUNDS = 2**6, 2**8, 4
 """The first limit ÷ the least work, the factor from one limit to the next, and the number of limits."""

@@ -1,4 +1,4 @@
-"""Rules by which workers and centre move each other: elastic averaging, local SGD, DiLoCo."""
+"""Update rules for workers and centre: elastic averaging, local SGD and DiLoCo."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class OuterRule:
-    """A rule by which workers and centre pull each other.
+    """An update rule for workers and centre.
 
     Let d_i = W_i − C be the differences of P workers from values taken `delay` steps earlier. Elastic averaging moves a
     worker by −a · d_i and the centre by a · Σ d_i (eq. 1 and 2, a = η·ρ). The other rules move the centre to the

@@ -16,7 +16,7 @@ _KEY = "dlplacer/elastic/failed"
 
 
 class WorkerGroup:
-    """The ranks that synchronise: a process group, or this process alone if none was made."""
+    """The ranks that synchronise: a process group, or only this process without torch.distributed."""
 
     def __init__(self, process_group: dist.ProcessGroup | None, timeout_s: float) -> None:
         if not timeout_s > 0:

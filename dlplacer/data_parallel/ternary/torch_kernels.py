@@ -40,7 +40,7 @@ def draw(
 
 
 def pack(values: torch.Tensor, offset: int, planes: torch.Tensor) -> None:
-    """Fill `planes` (int32, [blocks, bits, 64]) with whole numbers + offset, which are at least 0."""
+    """Fill `planes` (int32, [blocks, bits, 64]) with `values` + `offset`, whole numbers of at least 0."""
     numbers = values.view(len(planes), 32, LANES).int() + offset
     bits = torch.arange(32, dtype=torch.int32, device=values.device).view(32, 1)
     for plane in range(planes.shape[1]):

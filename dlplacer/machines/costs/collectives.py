@@ -126,7 +126,7 @@ def pairwise_rounds(devices: int) -> tuple[Round, ...]:
     )
 
 
-# Libraries: NCCL's src/device and NCCL_ALGO list rings and trees, and neither recursive halving nor Bruck; torch's gloo
+# Libraries: NCCL's src/device and NCCL_ALGO list rings and trees, but neither recursive halving nor Bruck; torch's gloo
 # process group calls gloo::allreduce, whose default is the ring. NCCL's tree is double and pipelined, so the binomial
 # tree here is an upper bound for large vectors.
 ALGORITHMS: tuple[CollectiveAlgorithm, ...] = (

@@ -32,7 +32,7 @@ class Recomputation:
 class StepChoices:
     """A training step with modules whose inner activations may be recomputed.
 
-    `fixed_bytes`: Weights, gradients, state, inputs, activations read across modules, and the largest workspace.
+    `fixed_bytes`: Bytes of weights, gradients, state, inputs, activations between modules, and the largest workspace.
     `modules`: Module path → its recomputation; modules without inner activations are left out. `workspace_bytes`: The
     largest workspace.
     """
@@ -180,7 +180,7 @@ def _memory_bytes(step: StepChoices, recomputed: tuple[str, ...]) -> int:
 def _recomputed(step: StepChoices, memory_bytes: int) -> tuple[str, ...] | None:
     """The modules to recompute for the least time within the memory; None if no choice fits.
 
-    Minimise Σ t_i r_i so that held + Σ m_i (1 − r_i) + room fits and room ≥ m_i r_i, solved exactly with HiGHS.
+    Minimise Σ t_i r_i so that held + Σ m_i (1 − r_i) + b fits and b ≥ m_i r_i for all i, solved exactly with HiGHS.
     """
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp

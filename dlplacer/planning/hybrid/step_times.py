@@ -80,7 +80,7 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
     A gradient is ready when the op that computes it ends. If a parameter has no op of kind ``gradient`` that is
     colocated with it, its gradient counts as ready after the last backward op.
 
-    Raises InputError if an op has no time on the type, or the whole graph takes none.
+    Raises InputError if an op has no time on the type, or the whole graph takes no time.
     """
     spent_s, update_s = 0.0, 0.0
     ready: list[tuple[float, int]] = []
@@ -236,7 +236,7 @@ class OnMachine:
     def step_times(
         self, work: Work, team: Team, periods: Sequence[int], elastic: Sequence[int] = (), /
     ) -> Iterator[StepTime]:
-        """The step times of every exchange, possibly best algorithm and period, with gradients in the best groups."""
+        """The step times of every exchange at every period, with each algorithm that may be best and the best groups."""
         if team.workers == 1 or not work.gradient_bytes:
             compute_s = work.step_s / team.split.speedup
             yield StepTime("none", "-", "", "-", 0, 1, compute_s, 0.0)

@@ -104,8 +104,8 @@ def blocks_of(graph: OpGraph) -> Blocks:
     (a fill, a cast of an input) that takes at most a thousandth of the step, with its first reader. Blocks that wait
     for each other are merged. Other modules that read a weight are tied to it, and may be in other stages.
 
-    Backward and update ops belong to the block whose gradients they compute. The block is that of, in this order, their
-    colocation group, their weight's gradient, their module, the forward tensors or the gradients that they read.
+    Backward and update ops belong to the block whose gradients they compute. It is determined, in this order, by their
+    colocation group, their weight's gradient, their module, the forward tensors and the gradients that they read.
     """
     from networkx.utils import UnionFind
 
