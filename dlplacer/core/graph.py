@@ -18,7 +18,7 @@ from dlplacer.core.units import format_bytes
 
 @record(frozen=True, repr=False)
 class OpGraph(Shown, Record):
-    """A dataflow graph, checked at birth: unique ids, edges between known ops and outputs, no cycle.
+    """A dataflow graph, validated on construction: unique ids, edges between known ops and outputs, no cycle.
 
     >>> graph = dp.OpGraph(
     ...     ops=[dp.Op("load", "input"), dp.Op("multiply", "matmul", time_s=2e-3)],

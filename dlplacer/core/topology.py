@@ -93,7 +93,7 @@ class Link(Record):
 
 @record(frozen=True, repr=False)
 class Topology(Shown, Record):
-    """A machine, checked at birth: unique names, links between known nodes, at least one device.
+    """A machine, validated on construction: unique names, links between known nodes, at least one device.
 
     >>> dp.Topology(
     ...     devices=[dp.Device("gpu0", "V100", 16 * 2**30), dp.Device("gpu1", "V100", 16 * 2**30)],

@@ -21,7 +21,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class ElasticRecursion:
-    """All parameters of stability except η·h; momentum is that of the workers' SGD.
+    """The parameters that decide stability, except η·h; momentum is that of the workers' SGD.
 
     With `in_turn` workers exchange in turn, each after `period` steps of its own; this round robin also represents
     asynchronous orders.

@@ -197,7 +197,7 @@ def plan_groups(
 def exchange_lines(topology: Topology, total_bytes: int) -> dict[str, AlphaBeta]:
     """Collective → its cost among all devices of a machine, linear in the bytes of the whole vector.
 
-    Each uses the fastest algorithm for the total, which is rarely another one than for a group.
+    Each uses the fastest algorithm for the total, which is usually also the fastest for a group.
     """
     if len(topology.devices) < 2:
         raise InputError(

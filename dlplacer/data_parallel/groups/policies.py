@@ -24,7 +24,7 @@ def compare_groupings(
     """Every policy's groups and makespan; the optimum comes last.
 
     ``fixed-size`` uses groups of k layers, with the best k: a tuned setting that the optimum has to beat. Only
-    ``optimal`` observes a cap. If the layers' bytes are known, the comparison includes the default groups of torch's
+    ``optimal`` respects a cap. If the layers' bytes are known, the comparison includes the default groups of torch's
     DistributedDataParallel.
     """
     count = chain.layer_count

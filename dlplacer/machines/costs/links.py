@@ -207,7 +207,7 @@ class _RingSearch:
 
 @dataclass(frozen=True)
 class MachineCosts:
-    """Collectives among groups of devices that communicate at the same time.
+    """Collectives among groups of devices that communicate in parallel.
 
     Plain data parallelism is one group that holds the whole gradient. A worker of M devices gives M groups: the first
     devices of all workers exchange the gradients that they hold, the second devices theirs, and so on.

@@ -236,7 +236,7 @@ class OnMachine:
     def step_times(
         self, work: Work, team: Team, periods: Sequence[int], elastic: Sequence[int] = (), /
     ) -> Iterator[StepTime]:
-        """The step times of every exchange at every period, with each algorithm that may be best and the best groups."""
+        """The step times of every exchange at every period, for each algorithm that may be best, in the best groups."""
         if team.workers == 1 or not work.gradient_bytes:
             compute_s = work.step_s / team.split.speedup
             yield StepTime("none", "-", "", "-", 0, 1, compute_s, 0.0)
