@@ -15,9 +15,9 @@ from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
     """The graph with a time for every op on every device type of the topology where the op may run.
 
-    Times in the graph are kept, and the roofline gives the missing ones. If its rates are not known, the op
-    stays without a time (`dlplacer.problem.problem.build_problem` reports that). If nothing is missing, the same object
-    comes back.
+    Times in the graph are kept, and the roofline gives the missing ones. If the rates that an op needs are not known,
+    it stays without a time (`dlplacer.problem.problem.build_problem` reports that). If nothing is missing, the same
+    object comes back.
 
     Raises InputError if two devices of one type have different rates.
     """
