@@ -204,8 +204,7 @@ def measure_epochs(
     batches
         Batches to train with, in mini-batches per step: the number of data-parallel workers.
     reached
-        Metric → True if it is good enough, such as ``lambda loss: loss <= 6.1``; None if the training ends by itself at
-        the goal.
+        Metric → True at the goal, such as ``lambda loss: loss <= 6.1``; None if the training ends by itself there.
     max_epochs
         Most epochs of a training; a batch that needs more counts as not converging.
     seeds
