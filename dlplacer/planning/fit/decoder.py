@@ -99,7 +99,7 @@ class Decoder(Record):
     def work(self, part: DecoderPart, step: DecoderStep) -> Iterator[Work]:
         """The kernels of a part in a step: the products with its weights, then its attention.
 
-        The weights read are those of the expected number of different experts, chosen uniformly, without activations.
+        Weights count for the expected number of different experts, chosen uniformly. Activations are not counted.
         """
         tokens = step.batch * (step.head_tokens if part.kind == "head" else step.tokens)
         if part.kind == "embedding":
