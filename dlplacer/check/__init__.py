@@ -1,6 +1,6 @@
-"""The specification: which plans are valid. It shares no code with the solvers.
+"""The specification of a valid plan, which shares no code with the solvers.
 
-Every rule is one function of a plan; `violations` calls them all. The equation numbers are the paper's.
+Every rule is one function of a plan, and `violations` calls them. The equation numbers are the paper's.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,22 +37,22 @@ RULES: tuple[Rule, ...] = (
     loads.period,
     arithmetic.bound_and_gap,
 )
-"""In the order in which they are reported. The first five make the others meaningful."""
+"""The rules in the order of their reports; the others make sense only if the first five hold."""
 
 _STRUCTURAL = RULES[:5]
 
 
 def violations(plan: Plan) -> tuple[Violation, ...]:
-    """Every rule that the plan breaks, with the numbers; empty if the plan is valid.
+    """The broken rules, with the numbers, or only those of the placement if there are any; empty for a valid plan.
 
-    Times are compared with a tolerance of 1e-9 × the time in which all ops and transfers run one after another.
+    The tolerance of times is 1e-9 × the time of all ops, transfers and issues in series: `Plan.tolerance_s`.
     """
     found = tuple(_broken(plan, _STRUCTURAL))
     return found or tuple(_broken(plan, RULES[len(_STRUCTURAL) :]))
 
 
 def check_plan(plan: Plan) -> None:
-    """Return if the plan is valid.
+    """Raise an error unless the plan is valid.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The plan's own figures: makespan, lower bound, gap and status agree with its schedule."""
+"""The plan's own figures (makespan, lower bound, gap and status) agree with its schedule."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from dlplacer.check.violation import Violation
 from dlplacer.core.plan import Plan
 
 _GAP_TOLERANCE, _NEGLIGIBLE = 1e-6, 1e-4
-# The resolution of the solvers, stated again and not imported: this room shares no rule with them.
+# The resolution of the solvers, repeated here because this package shares no rule with them.
 _LEAST_TICK_S, _MOST_TICKS = 1e-9, 2**30
 
 
@@ -18,9 +18,9 @@ def makespan(plan: Plan) -> Iterator[Violation]:
 
 
 def bound_and_gap(plan: Plan) -> Iterator[Violation]:
-    """No bound above the objective's value; gap = (value − bound) ÷ value up to rounding; optimal means gap 0.
+    """The bound is not above the objective; gap = (objective − bound) ÷ objective up to rounding; optimal means gap 0.
 
-    Rounding to ticks adds less than two ticks for every op and every edge; the gap hides at most 0.01 % of it.
+    Rounding to ticks hides less than two ticks for every op and edge, and changes the gap by at most 0.01 %.
     """
     slack, value_s, name = plan.tolerance_s, plan.value_s, plan.objective.label
     most_s = 2 * (len(plan.graph.ops) + len(plan.graph.edges)) * _coarsest_tick_s(plan) + slack
@@ -43,7 +43,7 @@ def bound_and_gap(plan: Plan) -> Iterator[Violation]:
 
 
 def _coarsest_tick_s(plan: Plan) -> float:
-    """The larger of 1 ns and horizon ÷ 2^30; its horizon has every op at its slowest and every edge over all links."""
+    """The larger of 1 ns and horizon ÷ 2^30, where every op takes its longest time and every edge uses all links."""
     types, links = plan.topology.device_types, plan.topology.links
     slowest_s = sum(max(op.time_on(kind) or 0.0 for kind in types) for op in plan.graph.ops)
     s_per_byte = sum(1 / link.total_bytes_per_s for link in links)

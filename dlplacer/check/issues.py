@@ -1,4 +1,4 @@
-"""A host process issues one op at a time: ahead to devices that queue ops, inside the call on those that do not."""
+"""A host process issues one op at a time: ahead on devices that queue ops, inside the call on other devices."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from dlplacer.core.plan import Plan, ScheduledOp
 
 
 def issued_ahead(plan: Plan) -> Iterator[Violation]:
-    """At any time the ops that a process has started on asynchronous devices have taken it `dispatch_s` each.
+    """On asynchronous devices, an op starts after its process has spent `dispatch_s` on it and on each earlier op.
 
-    Ops that take no time cost nothing to issue. Behind the barrier at the loss the process begins anew.
+    Ops of zero time cost nothing to issue. At the barrier at the loss the count of the process starts again.
     """
     devices = {device.id: device for device in plan.topology.devices if device.asynchronous and device.dispatch_s}
     behind = _behind_barrier(plan)
@@ -33,7 +33,7 @@ def issued_ahead(plan: Plan) -> Iterator[Violation]:
 def issued_inside(plan: Plan) -> Iterator[Violation]:
     """Cores of one process start ops at least `dispatch_s` apart.
 
-    The `dispatch_s` is that of the core that starts first. Ops of zero time neither wait nor delay others.
+    The `dispatch_s` of the core that starts first counts. Ops of zero time neither wait nor delay others.
     """
     slack = plan.tolerance_s
     dispatch_s = {
@@ -44,7 +44,7 @@ def issued_inside(plan: Plan) -> Iterator[Violation]:
     process = {device.id: device.process for device in plan.topology.devices}
     mine = [entry for entry in plan.ops if entry.device in dispatch_s and _takes_time(plan, entry)]
     latest: dict[str, dict[str, ScheduledOp]] = defaultdict(dict)
-    # Of those that start together, one that holds nobody up may be the first.
+    # Among ops that start together, one on a core without dispatch time may be the first.
     for entry in sorted(mine, key=lambda entry: (entry.start_s, dispatch_s[entry.device])):
         for device, before in latest[process[entry.device]].items():
             needed_s = dispatch_s[device]
@@ -67,5 +67,5 @@ def _behind_barrier(plan: Plan) -> set[str]:
 
 
 def _takes_time(plan: Plan, entry: ScheduledOp) -> bool:
-    """True if an op takes time where it is: only then issuing it does."""
+    """True if an op takes time on its device; only then does its issue take time."""
     return bool(plan.graph.op(entry.op).time_on(plan.topology.device(entry.device).type))

@@ -1,4 +1,4 @@
-"""The load of every device and link direction in steady state, and the period that it makes."""
+"""The load of every device and link direction in steady state, and the period that follows from it."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,9 +12,9 @@ from dlplacer.core.plan import Plan
 def resource_loads(plan: Plan) -> dict[str, float]:
     """Device or link direction (``"gpu0 → switch"``) → seconds of a step for which it is busy, zeros included.
 
-    A device computes. With objective max-load an asynchronous device also pays once for each tensor that it sends, for
-    as long as its longest transfer takes, and once for each that it receives. With ``contention: link``
-    a link direction is busy while it carries transfers, a half-duplex link in both directions together.
+    A device is busy while it computes. With objective max-load an asynchronous device is also busy for each tensor that
+    it sends or receives; several transfers of a tensor it sends count as the longest. With ``contention: link`` a link
+    direction is busy while it carries transfers; both directions of a half-duplex link count together.
     """
     busy: dict[str, list[float]] = {device.id: [] for device in plan.topology.devices}
     for entry in plan.ops:
@@ -35,7 +35,7 @@ def resource_loads(plan: Plan) -> dict[str, float]:
 
 
 def period(plan: Plan) -> Iterator[Violation]:
-    """The period is the largest load; the makespan has none."""
+    """The period is the largest load; plans for the makespan have none."""
     if plan.period_s is None:
         return
     name, load_s = max(resource_loads(plan).items(), key=lambda entry: entry[1])
@@ -44,13 +44,13 @@ def period(plan: Plan) -> Iterator[Violation]:
 
 
 def _paid_by_ends(plan: Plan) -> Mapping[tuple[str, str], float]:
-    """(tensor, device) → seconds that the device pays for sending or receiving it."""
+    """(tensor, device) → seconds for which sending or receiving the tensor occupies the device."""
     paid: dict[tuple[str, str], float] = defaultdict(float)
     hosts = {device.id for device in plan.topology.devices if not device.asynchronous}
     for number, transfer in enumerate(plan.transfers):
         delays_s = (segment_delay_s(plan, transfer.bytes, segment) or 0.0 for segment in transfer.segments)
         time_s = fsum(delays_s)
-        # With a transfer for every edge, each is sent on its own.
+        # With one transfer per edge, each is sent separately.
         sent = transfer.tensor if plan.options.transfers == "device" else f"{transfer.tensor} {number}"
         for device in (plan.placement[transfer.source], transfer.target):
             if device not in hosts:

@@ -14,7 +14,7 @@ from dlplacer.core.units import format_bytes
 def peaks(plan: Plan) -> Iterator[Violation]:
     """Eq. 13: Mem(n) ≥ the footprints of the ops on n, or ≥ the peak of the live bytes under ``memory: live``.
 
-    And the peaks and capacities that the plan reports are those of its placement and topology.
+    The peaks and capacities that the plan reports must also be those of its schedule and topology.
     """
     used = used_bytes(plan)
     yield from _capacities(plan, used)
@@ -35,7 +35,7 @@ def _capacities(plan: Plan, used: Mapping[str, int]) -> Iterator[Violation]:
 def _reported(plan: Plan, used: Mapping[str, int]) -> Iterator[Violation]:
     for name, reported in plan.memory.items():
         if name not in used:
-            yield Violation("eq. 13 memory", f"the plan reports memory of {name!r}, which is no device of the topology")
+            yield Violation("eq. 13 memory", f"the plan reports memory of {name!r}, which the topology lacks")
             continue
         if reported.peak_bytes != used[name]:
             yield Violation(
@@ -71,9 +71,9 @@ class LiveTensor(NamedTuple):
     what
         ``output`` of an op there, its ``workspace``, ``copy`` of a tensor from another device, or ``relayed``.
     op
-        The op that makes it.
+        The op that produces it.
     start_s, end_s
-        Its lifetime by the memory rule; the end is never before the start.
+        Its lifetime in seconds by the memory rule; the end is after the start.
     """
 
     what: str
@@ -86,7 +86,7 @@ class LiveTensor(NamedTuple):
 def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
     """The live bytes of a device over time: (time in seconds, bytes from then on), in order of time.
 
-    A tensor that ends within the time tolerance after another starts makes room for it.
+    Against rounding, a tensor is freed up to the time tolerance before its end.
     """
     return _levels(plan, resident_bytes(plan, device), live_tensors(plan, device))
 
@@ -95,7 +95,7 @@ def _levels(plan: Plan, level: int, tensors: Iterable[LiveTensor]) -> list[tuple
     change: dict[float, int] = defaultdict(int)
     for live in tensors:
         change[live.start_s] += live.bytes
-        # Half of its life at most, so that something shorter than the tolerance still counts.
+        # At most half of its life, so that a tensor shorter than the tolerance still counts.
         change[live.end_s - min(plan.tolerance_s, (live.end_s - live.start_s) / 2)] -= live.bytes
     levels = [(0.0, level)]
     for time_s in sorted(change):
@@ -105,7 +105,7 @@ def _levels(plan: Plan, level: int, tensors: Iterable[LiveTensor]) -> list[tuple
 
 
 def resident_bytes(plan: Plan, device: str) -> int:
-    """Bytes of the weights, gradients and state on a device, which stay during the whole step."""
+    """Bytes of the weights, gradients and state that stay on a device during the whole step."""
     return sum(_resident_bytes(op) for op in plan.graph.ops if plan.placement[op.id] == device)
 
 
@@ -114,11 +114,11 @@ def _resident_bytes(op: Op) -> int:
 
 
 def live_tensors(plan: Plan, device: str) -> list[LiveTensor]:
-    """The tensors and workspaces that are alive on a device for part of the step; those of size 0 are left out.
+    """The tensors and workspaces that are alive on a device for part of the step, without those of size 0.
 
-    Each output lives from its producer's start to the end of its last consumer or transfer; a copy from the start of
-    its transfer's last segment to the end of its last consumer; a relayed tensor until it has been sent on; workspace
-    while its op runs.
+    An output lives from its producer's start to the end of its last consumer or transfer; a copy from the start of its
+    transfer's last segment to the end of its last consumer; a relayed tensor from the start of the segment before to
+    the end of the segment after; a workspace while its op runs.
     """
     return _live_by_device(plan)[device]
 
@@ -146,7 +146,7 @@ def _live_by_device(plan: Plan) -> Mapping[str, list[LiveTensor]]:
 
 
 def _last_uses(plan: Plan) -> dict[tuple[str, int], float]:
-    """(Op, output) → the end of its last consumer on its device or last transfer from there; 0 without any."""
+    """(Op, output) → the end of its last consumer on its device or last transfer from there; 0 if it has neither."""
     ends: dict[tuple[str, int], float] = defaultdict(float)
     scheduled, output_of = plan.scheduled, {edge.tensor: edge.output for edge in plan.graph.edges}
     for edge in plan.graph.edges:
@@ -161,7 +161,7 @@ def _last_uses(plan: Plan) -> dict[tuple[str, int], float]:
 
 
 def _last_reads(plan: Plan) -> dict[tuple[str, str], float]:
-    """(Tensor, device) → when its last consumer on the device ends; 0 if it has none."""
+    """(Tensor, device) → the end of its last consumer on the device; 0 if it has none."""
     ends: dict[tuple[str, str], float] = defaultdict(float)
     scheduled = plan.scheduled
     for edge in plan.graph.edges:

@@ -1,4 +1,4 @@
-"""Eq. 7: every op on exactly one allowed device, a colocation group on one device."""
+"""Eq. 7: every op is on exactly one allowed device, and every colocation group on one device."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from dlplacer.core.plan import Plan
 
 
 def every_op_once(plan: Plan) -> Iterator[Violation]:
-    """Eq. 7: Σ_n P(k, n) = 1, and every name in the plan is one of the problem's."""
+    """Eq. 7: Σ_n P(k, n) = 1, and the problem has every op and device of the plan."""
     count = Counter(scheduled.op for scheduled in plan.ops)
     for op in plan.graph.ops:
         if count[op.id] != 1:
@@ -20,12 +20,12 @@ def every_op_once(plan: Plan) -> Iterator[Violation]:
         if scheduled.device not in plan.topology.device_index:
             yield Violation(
                 "eq. 7 placement",
-                f"op {scheduled.op!r} is on {scheduled.device!r}, which is no device of the topology",
+                f"op {scheduled.op!r} is on {scheduled.device!r}, which is not a device of the topology",
             )
 
 
 def allowed_devices(plan: Plan) -> Iterator[Violation]:
-    """An op runs only on devices that its `devices` name, by name or by type."""
+    """An op runs only on devices that its `devices` list by name or by type."""
     for scheduled in plan.ops:
         if scheduled.op not in plan.graph.index or scheduled.device not in plan.topology.device_index:
             continue
@@ -50,13 +50,13 @@ def colocation(plan: Plan) -> Iterator[Violation]:
         if plan.placement[leader] != device:
             yield Violation(
                 "eq. 7 colocation",
-                f"group {op.colocate!r} is torn apart: op {leader!r} on {plan.placement[leader]!r}, op {op.id!r} on "
+                f"group {op.colocate!r} is split: op {leader!r} on {plan.placement[leader]!r}, op {op.id!r} on "
                 f"{device!r}",
             )
 
 
 def pinned(plan: Plan) -> Iterator[Violation]:
-    """A pinned op runs on the device that the graph's constraints name, by name or by type."""
+    """A pinned op runs on the device that the graph's constraints give by name or by type."""
     for op, pin in plan.graph.constraints.pins.items():
         where = plan.placement.get(op)
         if (
@@ -68,7 +68,7 @@ def pinned(plan: Plan) -> Iterator[Violation]:
 
 
 def kept_together(plan: Plan) -> Iterator[Violation]:
-    """Each set of ops that the graph's constraints hold together shares a device."""
+    """Each set of ops that the graph's constraints colocate shares a device."""
     for ops in plan.graph.constraints.colocate:
         first = plan.placement.get(ops[0])
         for op in ops[1:]:

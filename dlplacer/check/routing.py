@@ -9,7 +9,7 @@ from dlplacer.core.plan import Plan, Transfer, TransferSegment
 
 
 def transfers_needed(plan: Plan) -> Iterator[Violation]:
-    """Eq. 8: a tensor that is consumed on another device travels there: once per edge, or once per device."""
+    """Eq. 8: a tensor is sent to each other device that consumes it, once per edge or once per device."""
     placement, tensors = plan.placement, {edge.tensor: edge for edge in plan.graph.edges}
     needed = Counter(
         (edge.tensor, placement[edge.target])
@@ -40,7 +40,7 @@ def transfers_needed(plan: Plan) -> Iterator[Violation]:
 def contiguous_routes(plan: Plan) -> Iterator[Violation]:
     """Eq. 8, 9: a route leads over links from the producer's device to the target, and visits no node twice.
 
-    Inside a segment it passes routers only; where a device relays, a segment ends.
+    Inside a segment it passes only routers; a segment ends at each device that relays.
     """
     for transfer in plan.transfers:
         start = plan.placement.get(transfer.source)
@@ -58,7 +58,7 @@ def contiguous_routes(plan: Plan) -> Iterator[Violation]:
             if relays:
                 yield _route_violation(transfer, f"device {relays[0]!r} relays inside a segment; end the segment there")
             if here not in plan.topology.device_index:
-                yield _route_violation(transfer, f"a segment ends at {here!r}, which is no device")
+                yield _route_violation(transfer, f"a segment ends at {here!r}, which is not a device")
         if here != transfer.target:
             yield _route_violation(transfer, f"the route ends at {here!r}")
         if len(set(nodes)) < len(nodes):
@@ -67,9 +67,9 @@ def contiguous_routes(plan: Plan) -> Iterator[Violation]:
 
 
 def transfer_durations(plan: Plan) -> Iterator[Violation]:
-    """Eq. 11: a segment lasts Σ over its links of bytes/B(l) + L(l); cut-through divides by the narrowest link.
+    """Eq. 11: a segment lasts Σ over its links of bytes/B(l) + L(l); with cut-through, bytes/min B(l) + Σ L(l).
 
-    A segment starts when the one before has ended, or later.
+    A segment starts no earlier than the previous one ends.
     """
     slack = plan.tolerance_s
     for transfer in plan.transfers:
@@ -93,7 +93,7 @@ def transfer_durations(plan: Plan) -> Iterator[Violation]:
 
 
 def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
-    """Under ``contention: link`` a link direction carries one transfer at a time, a half-duplex link one in all."""
+    """Under ``contention: link`` a link direction, or a whole half-duplex link, carries one transfer at a time."""
     if plan.options.contention != "link":
         return
     slack = plan.tolerance_s
@@ -108,7 +108,7 @@ def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
     for direction, entries in uses.items():
         latest_s, since_s, latest = -math.inf, -math.inf, ""
         for start_s, end_s, tensor in sorted(entries):
-            # One of no time may come just before one that starts at the same moment, but for rounding.
+            # Because of rounding, a transfer of zero time may seem to start inside one that starts at the same moment.
             if start_s < latest_s - slack and end_s > since_s + slack:
                 yield Violation(
                     "link contention",
@@ -119,7 +119,7 @@ def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
 
 
 def occupied(plan: Plan, size_bytes: int, segment: TransferSegment) -> Iterator[tuple[tuple[str, str], float, float]]:
-    """The hops of a segment, each with the times between which it is held."""
+    """The hops of a segment, each with the start and end in seconds of its use."""
     if plan.options.delay == "cut-through":
         for hop in segment.route:
             yield hop, segment.start_s, segment.end_s

@@ -13,7 +13,7 @@ from dlplacer.core.topology import Topology
 
 
 def shortest_routes(plan: Plan) -> Iterator[Violation]:
-    """Under ``routing: shortest`` a transfer's route has the least delay of all routes (eq. 11 or cut-through)."""
+    """Under ``routing: shortest`` every transfer takes a route of least delay (eq. 11 or cut-through)."""
     if plan.options.routing != "shortest":
         return
     slack = plan.tolerance_s
@@ -41,10 +41,10 @@ def _delay_s(plan: Plan, transfer: Transfer) -> float | None:
 
 
 def _least_delay_s(topology: Topology, options: Options, source: str, target: str, size_bytes: int) -> float:
-    """The least delay between two devices; infinite if no route leads.
+    """The least delay between two devices in seconds; infinite if there is no route.
 
-    Dijkstra's algorithm over nodes and the rate of the narrowest link since the last device: cut-through pays for the
-    bytes where a segment ends, store-and-forward on every link.
+    Dijkstra's algorithm over pairs of a node and the rate of the narrowest link since the last device. Cut-through
+    counts the bytes at the end of a segment, store-and-forward on every link.
     """
     neighbours = defaultdict(list)
     for (here, there), link in topology.link_between.items():
@@ -55,8 +55,8 @@ def _least_delay_s(topology: Topology, options: Options, source: str, target: st
         spent_s, here, rate = heappop(waiting)
         if here == target:
             return spent_s
-        # The narrowest link so far decides what the rest of a segment costs, so a node alone is no state: a slower
-        # partial route over wider links may be continued more cheaply.
+        # A node alone is not a state, because the narrowest link so far changes the cost of the rest of a segment:
+        # a slower partial route over wider links may become the cheaper one.
         if (here, rate) in done:
             continue
         done.add((here, rate))

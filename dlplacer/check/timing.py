@@ -30,9 +30,9 @@ def durations(plan: Plan) -> Iterator[Violation]:
 
 
 def one_op_at_a_time(plan: Plan) -> Iterator[Violation]:
-    """Eq. 12: ops of one device do not overlap; one of zero time does not start strictly inside another.
+    """Eq. 12: ops of one device do not overlap, and an op of zero time does not start strictly inside another.
 
-    The plan lists the ops of a device in execution order, so start times must not fall along the list.
+    The plan lists the ops of a device in execution order, so start times must not decrease.
     """
     slack = plan.tolerance_s
     for device in plan.topology.devices:
@@ -49,10 +49,10 @@ def one_op_at_a_time(plan: Plan) -> Iterator[Violation]:
 
 
 def order(plan: Plan) -> Iterator[Violation]:
-    """The devices can run their ops in the plan's order: no op waits for one that comes later.
+    """The devices can run their ops in the plan's order: no ops wait for each other in a circle.
 
-    Start times do not imply it where ops and transfers take no time. Under ``step: autograd`` backward ops wait for the
-    barrier at the loss, and that for all forward ops.
+    Start times do not imply this if ops and transfers take no time. Under ``step: autograd`` backward ops wait for the
+    barrier at the loss, which waits for all forward ops.
     """
     if _lists_in_order(plan):
         return
@@ -78,7 +78,7 @@ def order(plan: Plan) -> Iterator[Violation]:
 
 
 def _lists_in_order(plan: Plan) -> bool:
-    """True if the plan lists every op after its predecessors, so that the list is an order to run."""
+    """True if the plan lists every op after its predecessors, so that the list is a feasible order."""
     place = {entry.op: number for number, entry in enumerate(plan.ops)}
     if plan.options.step == "autograd":
         behind = {op.id for op in plan.graph.ops if op.phase in ("backward", "optimizer")}
@@ -89,7 +89,7 @@ def _lists_in_order(plan: Plan) -> bool:
 
 
 def precedence(plan: Plan) -> Iterator[Violation]:
-    """Eq. 10: a consumer starts after its producer ends plus the transfer's time."""
+    """Eq. 10: a consumer starts after its producer and the transfer have ended, a transfer after its producer."""
     slack, scheduled = plan.tolerance_s, plan.scheduled
     for edge, ready_s in _ready_times(plan):
         consumer = scheduled[edge.target]
@@ -110,9 +110,9 @@ def precedence(plan: Plan) -> Iterator[Violation]:
 
 
 def _ready_times(plan: Plan) -> Iterator[tuple[Edge, float]]:
-    """Every edge, and when its consumer's device has the tensor.
+    """Every edge, with the time in seconds at which its consumer's device has the tensor.
 
-    With one transfer per edge, the consumer that starts first is served by the transfer that ends first.
+    With one transfer per edge, the transfer that ends first serves the consumer that starts first.
     """
     arrivals: dict[tuple[str, str], list[float]] = defaultdict(list)
     for transfer in sorted(plan.transfers, key=lambda transfer: transfer.end_s):

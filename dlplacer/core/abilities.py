@@ -18,7 +18,7 @@ PROVIDERS: dict[str, str] = {}
 
 
 class Shown:
-    """A value that has a view and a file: notebooks show its figures and tables, frames and files hold them."""
+    """A value that notebooks show, and that can be saved and turned into a pandas DataFrame."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class Shown:
         return frame
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the value, atomically, as a file that dlplacer reads, or as its figures in JSON; returns the path.
+        """Write the value atomically, as a file that dlplacer reads or as its figures in JSON, and return the path.
 
         Raises InputError if the file cannot be written.
         """

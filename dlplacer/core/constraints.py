@@ -10,10 +10,10 @@ from dlplacer.core.record import Filled, Name, Record, record
 
 @record(frozen=True, repr=False)
 class Constraints(Record):
-    """Constraints of the user, beside those of the ops themselves (`Op.devices`, `Op.colocate`).
+    """The user's constraints, in addition to those of the ops themselves (`Op.devices`, `Op.colocate`).
 
-    `pins`: op id → the device that must run it, by name or by type. `colocate`: sets of op ids, each for one device. A
-    graph with pins still has the structure of the model's capture.
+    `pins`: op id → the device that must run it, by name or by type. `colocate`: sets of op ids; the ops of a set share
+    a device. Constraints leave the structure of a captured graph unchanged.
     """
 
     pins: Mapping[str, Name] = field(default_factory=dict)
@@ -24,11 +24,11 @@ class Constraints(Record):
 
     @property
     def names(self) -> frozenset[str]:
-        """The ops that are named."""
+        """Ids of the ops that any constraint names."""
         return frozenset(self.pins).union(*self.colocate)
 
     def added(self, other: "Constraints") -> "Constraints":
-        """Both together.
+        """The constraints of both.
 
         Raises InputError if they pin an op to two devices.
         """
@@ -39,9 +39,9 @@ class Constraints(Record):
         return Constraints({**self.pins, **other.pins}, tuple(sets))
 
     def renamed(self, name_of: Mapping[str, str]) -> "Constraints":
-        """The same for ops that are merged or called otherwise; those that `name_of` leaves out keep their names.
+        """The constraints after ops were merged or renamed; ops missing from `name_of` keep their names.
 
-        Raises InputError if ops that are pinned to different devices become one.
+        Raises InputError if ops that are pinned to different devices are merged.
         """
         merged = Constraints()
         for op, device in self.pins.items():

@@ -8,7 +8,7 @@
     │   ├── CaptureError           2   a model cannot be captured
     │   └── MismatchError          2   a plan belongs to another graph, machine or mode
     ├── InfeasibleError            3   no plan can exist; names the constraint to blame
-    ├── NoPlanError                4   none was found within the time limit
+    ├── NoPlanError                4   no plan was found within the time limit
     ├── CheckError                 5   a plan breaks a rule
     ├── RunError                   1   an op failed while a plan was running
     └── InternalError              1   dlplacer contradicts itself
@@ -25,7 +25,7 @@ class DlplacerError(Exception):
 
 
 class DlplacerWarning(UserWarning):
-    """Something that the user should know of a result: an assumption, a doubt, a better way."""
+    """Something that the user should know about a result: an assumption, a doubt, a better option."""
 
 
 class InputError(DlplacerError):
@@ -65,7 +65,7 @@ class NoPlanError(DlplacerError):
 
 
 class CheckError(DlplacerError):
-    """A plan breaks rules of the problem: a line per violation, each starting with the rule."""
+    """A plan breaks rules of the problem: one line per violation, starting with the rule's name."""
 
     exit_code = 5
 
@@ -74,7 +74,7 @@ class CheckError(DlplacerError):
         super().__init__(
             "\n  ".join(["the plan breaks the rules:", *self.violations])
             if file is None
-            else f"{file} is no valid plan: {self.violations[0]}; violations: {len(self.violations)}, all listed by "
+            else f"{file} is not a valid plan: {self.violations[0]}; violations: {len(self.violations)}, all listed by "
             f"`dlplacer check {file}`"
         )
 
@@ -95,5 +95,5 @@ class InternalError(DlplacerError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text that is not empty; its class if there is none."""
+    """The first nonempty line of an error's text, or the name of its class."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,4 +1,4 @@
-"""Type checks of arguments, and how messages show values: a wrong one is refused with the value and the way out."""
+"""Type checks of arguments, and the text of values in messages: errors show the value and the accepted types."""
 
 import json
 import reprlib
@@ -16,23 +16,23 @@ _brief.maxlevel = 2
 _brief.maxtuple = _brief.maxlist = _brief.maxdict = _brief.maxset = 3
 _brief.maxstring = _brief.maxother = 60
 in_short = _brief.repr
-"""The repr of a value on part of a line."""
+"""The repr of a value, shortened to part of a line."""
 
 
 def brief(value: object) -> str:
-    """The value on part of a line, with its type: ``'25' (str)``; for objects without a literal the type alone."""
+    """The value, shortened to part of a line, with its type: ``'25' (str)``; the type alone if it has no literal."""
     kind = type(value).__name__
     if value is None:
         return "None"
     try:
         text = in_short(value)
-    except Exception:  # A repr of the user's own may fail, and must not hide what is wrong.
+    except Exception:  # A repr defined by the user may fail; it must not hide the mistake.
         text = ""
     return f"of type {kind}" if not text or text.startswith("<") or "(" in text[:40] else f"{text} ({kind})"
 
 
 def shown(value: object) -> str:
-    """The value of a file's or a record's field on part of a line."""
+    """The value of a field in a file or record, shortened to part of a line."""
     return json.dumps(value) if value is None or isinstance(value, bool) else in_short(value)
 
 
@@ -45,29 +45,29 @@ def field_path(parts: Iterable[str | int]) -> str:
 
 
 def short_name(name: str) -> str:
-    """A name in quotes, without its middle if it is long; ``unnamed`` for an empty one."""
+    """A name in quotes, a long one without its middle; ``unnamed`` for an empty one."""
     return in_short(name) if name else "unnamed"
 
 
 def printable(text: str) -> str:
-    """A text without quotes, on part of a line: control and direction characters as codes, a long one cut short."""
+    """A text without quotes, shortened to part of a line, with control and direction characters escaped."""
     return in_short(text)[1:-1]
 
 
 def refuse(owner: str, name: str, value: object, accepted: str) -> InputError:
-    """The error for a value of a wrong type: its owner, the value, and the accepted types."""
+    """The InputError for a value of the wrong type: its owner, the value and the accepted types."""
     prefix = f"{owner}: " if owner else ""
     return InputError(f"{prefix}{name} is {brief(value)}; give {accepted}")
 
 
 def expect(owner: str, name: str, value: object, kinds: Kinds, accepted: str) -> None:
-    """Return if the value is of one of the types, else raise InputError with owner, value and what is accepted."""
+    """Raise InputError with owner, value and accepted types unless the value has one of the types."""
     if not isinstance(value, kinds):
         raise refuse(owner, name, value, accepted)
 
 
 def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: str) -> tuple[T, ...]:
-    """The entries of a series as a tuple; InputError for a text, whose letters are never meant, and a wrong entry."""
+    """The entries of an iterable as a tuple; raises InputError for a text, a mapping or an entry of the wrong type."""
     if type(value) is not tuple:
         if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
             raise refuse(owner, name, value, f"a tuple of {accepted}")
@@ -79,7 +79,7 @@ def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: 
 
 
 def unknown(what: str, name: object, known: Iterable[str], where: str) -> InputError:
-    """The error for an unknown name, with the known names most like it, or else the first ones."""
+    """The InputError for an unknown name; it lists similar known names, or the first ones if none is similar."""
     if not isinstance(name, str):
         return refuse(where, what, name, f"the id of one of its {what}s")
     names = list(known)

@@ -18,7 +18,7 @@ from dlplacer.core.units import format_bytes
 
 @record(frozen=True, repr=False)
 class OpGraph(Shown, Record):
-    """A dataflow graph, checked at birth: unique ids, edges between known ops and outputs, no cycle.
+    """A dataflow graph, validated on construction: unique ids, edges between known ops and outputs, no cycle.
 
     >>> graph = dp.OpGraph(
     ...     ops=[dp.Op("load", "input"), dp.Op("multiply", "matmul", time_s=2e-3)],
@@ -28,11 +28,11 @@ class OpGraph(Shown, Record):
     >>> graph
     <OpGraph 'tiny': 2 ops, 1 edge>
 
-    `capture` tells how to capture it again, and `structure_sha256` is a hash over everything but costs; both are None
-    if it was not captured from a model. `known` is a known result: topology, options, makespan_s, source.
+    `capture` holds the settings of the graph's capture, and `structure_sha256` hashes everything but costs; both are
+    None if it was not captured from a model. `known` is a known result: topology, options, makespan_s, source.
 
-    Raises InputError if an id is given twice, an edge ends nowhere or reads an output that does not exist, edges of a
-    tensor disagree, the graph has a cycle, or the constraints name an op that is not there.
+    Raises InputError for ids given twice, edges that name an unknown op or output, edges of one tensor that disagree, a
+    cycle, or constraints on an unknown op.
     """
 
     ops: tuple[Op, ...]
@@ -51,7 +51,7 @@ class OpGraph(Shown, Record):
             mistakes = [self._cycle_mistake()]
         known = {op.id for op in self.ops}
         named = sorted(self.constraints.names - known)
-        mistakes += [f"the constraints name op {name!r}, which is not there; take it out" for name in named]
+        mistakes += [f"the constraints name op {name!r}, which the graph lacks; remove it" for name in named]
         if mistakes:
             raise InputError("\n".join(mistakes))
 
@@ -71,7 +71,7 @@ class OpGraph(Shown, Record):
 
     @cached_property
     def colocation_groups(self) -> tuple[tuple[str, ...], ...]:
-        """Op ids that run on one device, in file order: groups of `Op.colocate` and of the constraints, joined."""
+        """Sets of op ids that share a device, in file order: groups of `Op.colocate` and the constraints, merged."""
         from networkx.utils import UnionFind
 
         joined = UnionFind(op.id for op in self.ops if op.colocate is not None)
@@ -90,7 +90,7 @@ class OpGraph(Shown, Record):
     def op(self, op_id: str) -> Op:
         """The op of this id.
 
-        Raises InputError if there is none; names the ops that are called nearly so.
+        Raises InputError if there is none; it suggests ops with similar ids.
         """
         try:
             return self.ops[self.index[op_id]]
@@ -109,10 +109,10 @@ class OpGraph(Shown, Record):
 
     @cached_property
     def output_parts(self) -> Mapping[str, tuple[OutputPart, ...]]:
-        """Op id → the parts of its `output_bytes` with lives of their own: one for each output.
+        """Op id → the parts of its `output_bytes` that are freed separately: one for each output.
 
-        An output that ends as a gradient is charged to its parameter and counts nothing. Where the sizes of the outputs
-        do not add up to `output_bytes`, all outputs are one part.
+        An output that becomes a gradient may be charged to its parameter; then it is no part. If the sizes of the
+        outputs do not add up to `output_bytes`, all outputs form one part.
         """
         return {op.id: tuple(self._parts_of(op)) for op in self.ops if op.output_bytes}
 
@@ -120,7 +120,7 @@ class OpGraph(Shown, Record):
         numbered = {number: spec.bytes for number, spec in enumerate(op.outputs)}
         edges = self.edges_from[op.id]
         if sum(numbered.values()) != op.output_bytes:
-            # For captured graphs, whose gradients are charged to the parameters and not to these outputs.
+            # Captured graphs charge gradients to the parameters and not to these outputs.
             charged = {edge.output for edge in edges if numbered and self.op(edge.target).kind == "gradient"}
             rest = {number: size for number, size in numbered.items() if number not in charged}
             if sum(rest.values()) != op.output_bytes:
@@ -131,7 +131,7 @@ class OpGraph(Shown, Record):
 
     @cached_property
     def topological_order(self) -> tuple[str, ...]:
-        """Op ids, every op after all that it reads; among released ops the file's order decides."""
+        """Op ids, each after the ops that it reads, by Kahn's algorithm from the file's order."""
         edges_from = self.edges_from
         missing = {op: len(edges) for op, edges in self.edges_into.items()}
         order = [op for op, count in missing.items() if not count]
@@ -167,7 +167,7 @@ class OpGraph(Shown, Record):
 
 
 def reference_mistakes(noun: str, nodes: Iterable[Any], edges: Iterable[Any]) -> Iterator[str]:
-    """Ids given twice and edges that end nowhere."""
+    """A mistake for each id given twice and each end of an edge that is not a known id."""
     known: set[str] = set()
     for node in nodes:
         if node.id in known:
@@ -180,7 +180,7 @@ def reference_mistakes(noun: str, nodes: Iterable[Any], edges: Iterable[Any]) ->
 
 
 def graph_mistakes(ops: Sequence[Op], edges: Sequence[Edge]) -> Iterator[str]:
-    """All but a cycle: wrong references, outputs that a source lacks, and edges of one tensor that disagree."""
+    """All mistakes but a cycle: wrong references, outputs that a source lacks, edges of one tensor that disagree."""
     if not ops:
         yield "the graph has no ops; add at least one node"
     yield from reference_mistakes("op", ops, edges)

@@ -14,7 +14,7 @@ AmountOfBytes = Annotated[float, Number("bytes")]
 
 @record(frozen=True, slots=True)
 class TensorSpec(Record):
-    """One output of an op: shape, dtype as torch prints it (``float32``), and bytes; 0 if nothing can read it."""
+    """One output of an op: shape, dtype as torch prints it (``float32``), and bytes (0 if no op can read it)."""
 
     shape: tuple[Count, ...]
     dtype: str
@@ -32,17 +32,17 @@ class Op(Record):
     Attributes
     ----------
     time_s
-        Δ(k): seconds on every device, or seconds per device type, or None if not known yet.
+        Δ(k): seconds on every device, or seconds per device type, or None if not yet known.
     weight_bytes, gradient_bytes, state_bytes, output_bytes, workspace_bytes
         The parts of the footprint M(k).
     origin
         Ids of the ops that a rewrite made this op from; empty for an original op.
     colocate
-        Ops of one group run on one device.
+        Name of a group; its ops run on one device.
     devices
         Names or types of the devices that may run the op; None allows all.
     attrs
-        The facts needed to run the op again.
+        The data needed to run the op again.
     """
 
     id: Name
@@ -81,8 +81,8 @@ class Op(Record):
 class Edge(Record):
     """An edge e of the dataflow graph: `target` reads output number `output` of `source`.
 
-    `bytes` is D(e): what travels if the ends are on different devices. Edges of one `tensor` carry the same data and
-    agree in bytes; by default each edge has its own.
+    `bytes` is D(e), the bytes sent if the ends are on different devices. Edges of one `tensor` carry the same data and
+    agree in bytes; by default each edge has a tensor of its own.
     """
 
     source: Name
@@ -103,7 +103,7 @@ class Edge(Record):
 
 @dataclass(frozen=True, slots=True)
 class OutputPart:
-    """Outputs of an op that live and die together: their bytes, and the numbers of the outputs."""
+    """Outputs of an op that are freed together: their total bytes and their numbers."""
 
     bytes: int
     outputs: frozenset[int]

@@ -1,4 +1,4 @@
-"""Assumptions of a solve about the machine and the step: the one place where its options are declared."""
+"""The options of a solve: its assumptions about the machine and the step, and its objective."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -9,9 +9,9 @@ from dlplacer.core.record import OneOf, Record, record
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """An objective of a solve: the field of `Plan` that it minimises, to which bound and gap refer, and its name.
+    """An objective: `figure` is the field of `Plan` that it minimises and that bound and gap refer to.
 
-    With `ends_pay` a transfer is part of the loads of both devices, if they are asynchronous: host cores leave it.
+    With `ends_pay` a transfer adds to the loads of its sender and receiver, except on synchronous devices (host cores).
     """
 
     figure: str
@@ -20,7 +20,7 @@ class Objective:
 
     @property
     def is_period(self) -> bool:
-        """True if it is about steps in steady state."""
+        """True if the objective is the time per step in steady state."""
         return self.figure == "period_s"
 
 
@@ -29,7 +29,7 @@ OBJECTIVES = {
     "throughput": Objective("period_s", "period"),
     "max-load": Objective("period_s", "period", ends_pay=True),
 }
-"""Objective → what it minimises."""
+"""Name of an objective → its definition."""
 
 
 DECISIONS = {
@@ -44,7 +44,7 @@ DECISIONS = {
         *("makespan", "throughput", "max-load"),
     ),
 }
-"""Option → its decision and its values, the default first; docs/reference/formats.md tells what each means."""
+"""Option → its decision and its values, the default first; docs/reference/formats.md explains each value."""
 
 CHOICES = {name: tuple(values) for name, (_, *values) in DECISIONS.items()}
 """Option → its values, the default first."""
@@ -52,7 +52,7 @@ CHOICES = {name: tuple(values) for name, (_, *values) in DECISIONS.items()}
 
 @record(frozen=True)
 class Options(Record):
-    """The assumptions of a solve; under the defaults a plan runs as predicted.
+    """The assumptions of a solve; a plan made with the defaults runs as predicted.
 
     >>> dp.Options(memory="sum").to_dict()["memory"]
     'sum'
@@ -73,9 +73,9 @@ class Options(Record):
             object.__setattr__(self, "routing", "shortest")
 
     def require_makespan(self, what: str) -> None:
-        """Return if the objective is the makespan; else raise InputError in the name of a command or parameter."""
+        """Raise InputError unless the objective is the makespan; `what` is a command or parameter."""
         if self.objective != "makespan":
-            raise InputError(f"{what} knows the makespan alone; the objective here is {self.objective!r}")
+            raise InputError(f"{what} supports only the makespan; the objective here is {self.objective!r}")
 
     @classmethod
     def paper(cls) -> "Options":

@@ -1,4 +1,4 @@
-"""A plan: placement P, start times T and routes C of the paper's Table 2, with the problem that it answers."""
+"""A plan: placement P, start times T and routes C of the paper's Table 2, with the problem that it solves."""
 
 import math
 import sys
@@ -19,7 +19,7 @@ from dlplacer.core.units import format_seconds
 
 STATUSES = ("optimal", "feasible")
 Moment = Annotated[float, Number("seconds", at_least=-sys.float_info.max)]
-"""A time of a plan; for one before the step `dlplacer.check` has its own words."""
+"""A time in a plan; it may be negative, because `dlplacer.check` reports times before the step."""
 
 
 @record(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ScheduledOp(Record):
 
 @record(frozen=True, slots=True)
 class TransferSegment(Record):
-    """A route segment of a transfer from one device to the next: links in order, as (from, to) pairs of node names."""
+    """The part of a transfer from one device to the next: its links in order, as (from, to) pairs of node names."""
 
     route: Annotated[tuple[tuple[str, str], ...], Filled()]
     start_s: Moment
@@ -49,7 +49,7 @@ class TransferSegment(Record):
 class Transfer(Record):
     """A tensor on its way from the device of its producer `source` to the device `target`.
 
-    Where a device relays, one segment ends and the next begins.
+    At a device that relays the tensor, one segment ends and the next begins.
     """
 
     tensor: Name
@@ -60,12 +60,12 @@ class Transfer(Record):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of the nodes that it passes."""
+        """The names of the nodes on its route, both ends included."""
         return (self.segments[0].route[0][0], *(end for segment in self.segments for _, end in segment.route))
 
     @property
     def start_s(self) -> float:
-        """The start of the first segment."""
+        """The time at which the first segment starts."""
         return self.segments[0].start_s
 
     @property
@@ -84,7 +84,7 @@ class DeviceMemory(Record):
 
 @record(frozen=True, repr=False)
 class Plan(Shown, Record):
-    """A device and a start for every op and transfer, self-contained. `dlplacer.check` decides if it is right.
+    """A self-contained plan: device and times of every op, route and times of every transfer; `check` validates it.
 
     >>> plan = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft").plan
     >>> plan.placement["convolution"]
@@ -98,14 +98,14 @@ class Plan(Shown, Record):
     lower_bound_s
         A value of the objective that no plan can beat.
     gap
-        (value − bound) ÷ value of the objective, for the problem in ticks.
+        (objective − bound) ÷ objective, for the problem in ticks.
     rounding_s
-        Seconds that rounding to ticks may hide between value and bound; 0 if ticks are exact.
+        Seconds between objective and bound that rounding to ticks may hide; 0 if ticks are exact.
     ops
         In execution order per device.
     period_s
-        For throughput and max-load, the largest load of a device or link direction: in steady state a step ends every
-        so many seconds. None for the makespan.
+        For throughput and max-load, the largest load of a device or link direction in seconds. In steady state a step
+        ends once per period. None for the makespan.
     """
 
     graph: OpGraph
@@ -154,7 +154,7 @@ class Plan(Shown, Record):
 
     @cached_property
     def tolerance_s(self) -> float:
-        """The largest difference of times that count as equal: see `tolerance_s`."""
+        """The largest difference, in seconds, between times that count as equal."""
         return tolerance_s(self.topology, self.ops, self.transfers)
 
     @cached_property
@@ -169,7 +169,7 @@ class Plan(Shown, Record):
 
     @cached_property
     def busy_s(self) -> Mapping[str, float]:
-        """Device id → seconds in which it runs ops."""
+        """Device id → seconds during which it runs ops."""
         busy_s = dict.fromkeys(self.topology.device_index, 0.0)
         for entry in self.ops:
             busy_s[entry.device] += entry.end_s - entry.start_s
@@ -185,11 +185,11 @@ class Plan(Shown, Record):
 
 
 def tolerance_s(topology: Topology, ops: Iterable[ScheduledOp], transfers: Iterable[Transfer]) -> float:
-    """1e-9 × the horizon: all ops, transfers and issues, one after another."""
-    # What the plan takes, not what ops would take elsewhere: on a slow device that nobody uses a step may be so long
-    # that its billionth hides an op. Durations that are wrong cannot hide themselves so: n of them add n × 1e-9.
+    """Tolerance of times in seconds: 1e-9 × the time of all ops, transfers and issues in series, plus 1e-15."""
+    # Only the plan's own durations count: on a slow, unused device a step may be so long that its billionth hides an
+    # op. A wrong duration cannot hide itself, because it adds only 1e-9 of its length.
     entries: list[ScheduledOp | Transfer] = [*ops, *transfers]
     issue_s = max((device.dispatch_s or 0.0 for device in topology.devices), default=0.0)
     horizon_s = sum(abs(entry.end_s - entry.start_s) for entry in entries) + len(entries) * issue_s
-    # Relative to the horizon, as sums of that many floats err; the constant lets plans without any time compare equal.
+    # The error of float sums grows with the horizon; the constant lets plans without any time compare equal.
     return (1e-9 * horizon_s if math.isfinite(horizon_s) else 0.0) + 1e-15

@@ -1,4 +1,4 @@
-"""Records: frozen dataclasses whose annotations pydantic checks, in Python and in files alike."""
+"""Records: frozen dataclasses whose fields pydantic checks, in Python and in files alike."""
 
 import dataclasses
 import numbers
@@ -18,17 +18,17 @@ from dlplacer.core.units import parse_quantity
 
 _UNKNOWN = "unknown field; remove it or put it under 'meta'"
 _TEXTS = {"extra_forbidden": _UNKNOWN, "unexpected_keyword_argument": _UNKNOWN, "missing": "is required, but missing"}
-"""Kind of a mistake → text in place of pydantic's; the value says nothing there."""
+"""Kind of mistake → text that replaces pydantic's and omits the value."""
 _NUMBER, _TABLE = "<number>", "<table>"
 TAGS = (_NUMBER, _TABLE, "[key]", "<device>", "<router>")
-"""Parts of pydantic's paths that stand for no field."""
+"""Parts of pydantic's paths that are not fields."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """Annotation of a finite number, or of a text with a unit of its dimension (a key of `dlplacer.core.units.UNITS`).
+    """Annotation for a finite number or a text with a unit; `dimension` is a key of `dlplacer.core.units.UNITS`.
 
-    `positive` refuses 0 and `whole` fractions; with `named`, a table of numbers by name may stand for one.
+    `positive` excludes 0, `whole` excludes fractions, and `named` also allows a table from names to numbers.
     """
 
     dimension: str = ""
@@ -39,7 +39,7 @@ class Number:
     named: bool = False
 
     def read(self, value: Any) -> Any:
-        """The number of a text with a unit or of numpy, the whole one of a float that is one; else the value."""
+        """The number in a text with a unit, a numpy scalar, a rational or a whole float; other values unchanged."""
         if type(value) is str and self.dimension:
             value = parse_quantity(value, self.dimension)
         if hasattr(value, "dtype"):
@@ -65,7 +65,7 @@ class Number:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Annotation of a text that is one of some words."""
+    """Annotation for a text that must be one of `words`."""
 
     words: tuple[str, ...]
 
@@ -74,7 +74,7 @@ class OneOf:
 
 
 Filled = partial(MinLen, 1)
-"""Annotation of a text or tuple that is not empty."""
+"""Annotation for a text or tuple that must not be empty."""
 
 Seconds = Annotated[float, Number("seconds")]
 Bytes = Annotated[int, Number("bytes", whole=True)]
@@ -87,9 +87,9 @@ if TYPE_CHECKING:
 else:
 
     def record(kind: Any = None, /, **settings: Any) -> Any:
-        """As `dataclasses.dataclass`, with checked fields: InputError names the record, the field and its value.
+        """Like `dataclasses.dataclass`, with checked fields: InputError names the record, the field and its value.
 
-        pydantic is loaded when the first record of a class is made: help texts do without it.
+        pydantic is loaded when a class gets its first instance, so that help texts need not load it.
         """
         if kind is None:
             return partial(record, **settings)
@@ -138,7 +138,7 @@ def _refusal(owner: Any, mistake: Any) -> str:
 
 
 class Record:
-    """Base of records: a name for messages, and a repr that leaves out fields with their default."""
+    """Base of records: a name for messages, and a repr without the fields that hold their default."""
 
     __slots__ = ()
     __pydantic_config__: ClassVar = {"extra": "forbid", "arbitrary_types_allowed": True}
@@ -152,7 +152,7 @@ class Record:
 
     @property
     def label(self) -> str:
-        """The name of the value in messages."""
+        """The record's name in messages."""
         kind = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(self).__name__).lower()
         named = [name for name in ("id", "op", "tensor", "name") if name in type(self).__annotations__]
         return f"{kind} {getattr(self, named[0])!r}" if named else kind
@@ -168,7 +168,7 @@ class Record:
 
 
 def _strict(schema: Any) -> Any:
-    """The schema, by which bytes are no texts, and numbers and texts no truth values."""
+    """The schema without conversions from bytes to text and from numbers or texts to bool."""
     if isinstance(schema, dict):
         strict = {"strict": True} if schema.get("type") in ("str", "bool") else {}
         return {key: _strict(value) for key, value in schema.items()} | strict
@@ -176,7 +176,7 @@ def _strict(schema: Any) -> Any:
 
 
 def _located(value: Any, read: Callable[[Any], Any]) -> Any:
-    """Rules between fields raise InputError, which becomes a mistake with a place."""
+    """Turn the InputError of a rule between fields into a pydantic mistake, which has a path."""
     try:
         return read(value)
     except InputError as error:
@@ -200,7 +200,7 @@ def values_of(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def problem_of(mistake: Any) -> str:
-    """The mistake in the value of a field, by pydantic's description, with the value."""
+    """The text of a mistake that pydantic found in a field, with the value."""
     if mistake["type"] == "value_error":
         return str(mistake["ctx"]["error"])
     told: str = mistake["msg"].replace("Input should", "must") + f" (it is {shown(mistake['input'])})"
@@ -208,5 +208,5 @@ def problem_of(mistake: Any) -> str:
 
 
 def place_of(mistake: Any) -> list[str | int]:
-    """Names of fields and positions that lead to a mistake."""
+    """The path to a mistake: names of fields and positions."""
     return [part for part in mistake["loc"] if part not in TAGS]

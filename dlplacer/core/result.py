@@ -11,12 +11,12 @@ from dlplacer.core.table import schedule
 from dlplacer.core.units import format_seconds
 
 FITS_NONE = "fits on no single device"
-"""Stands in place of a speedup where there is nothing to compare with."""
+"""Text shown instead of a speedup if the graph fits on no single device."""
 
 
 @record(frozen=True, repr=False)
 class Result(Shown, Record):
-    """The answer to one problem. Saved, it is the file of its plan.
+    """The result of solving one problem; `save` writes its plan.
 
     >>> dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft")
     <Result: feasible, ... ms, gap ... %, speedup ...x over the best single device; method heft, ... s>
@@ -26,7 +26,7 @@ class Result(Shown, Record):
     plan
         The best plan found; it has passed `check`.
     single_device_s
-        Time of the whole graph on the best single device, its makespan and period; None where it fits on none.
+        Seconds of the whole graph on the best single device (makespan and period alike); None if it fits on none.
     bounds
         Simple lower bounds in seconds: ``critical_path_s``, ``area_s``. The plan's own bound is at least as good.
     """
@@ -53,7 +53,7 @@ class Result(Shown, Record):
 
     @property
     def speedup(self) -> float | None:
-        """Best single device ÷ value of the objective; None if the graph fits on no single device or takes no time."""
+        """`single_device_s` ÷ the objective; None if the graph fits on no single device or takes no time."""
         if self.single_device_s is None or self.plan.value_s == 0:
             return None
         return self.single_device_s / self.plan.value_s

@@ -29,7 +29,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "change": lambda value: f"{round(100 * value, 2) + 0.0:+.2f} %",
     "times": lambda value: f"{value:.3f}x",
 }
-"""Format of a column → how it writes a value."""
+"""Format of a column → the function that writes a value."""
 
 _UNITS = {
     "_flops_per_s": "flops_per_s",
@@ -40,7 +40,7 @@ _UNITS = {
 }
 _UNITS |= {"bytes": "bytes", "speedup": "times", "gap": "percent", "bubble": "percent", "gain": "change"}
 _ENTRIES = 8
-"""Entries of a series that are shown."""
+"""Number of entries of a long series that are shown."""
 
 
 def _told(value: Any) -> str:
@@ -56,7 +56,7 @@ def _told(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name in frames and CSV files, its head for a reader, its format, and the text for None."""
+    """A column: its name in frames and CSV files, its heading, its format, and the text for None."""
 
     name: str
     head: str = ""
@@ -64,7 +64,7 @@ class Column:
     missing: str = "-"
 
     def cell(self, value: object) -> str:
-        """The value for a reader."""
+        """The text of a value of this column."""
         return self.missing if value is None else FORMATS[self.format](value)
 
 
@@ -78,7 +78,7 @@ class Table:
 
     @classmethod
     def described(cls, rows: Iterable[Any], *columns: str, title: str = "") -> "Table":
-        """The table of rows under columns given as ``name|head|format|missing``, of which all but the name may miss.
+        """The table of rows under columns given as ``name|head|format|missing``; all parts but the name are optional.
 
         Rows are tuples, or objects whose attributes have the names of the columns.
         """
@@ -93,25 +93,25 @@ class Table:
         return cls(heads, tuple(tuple(record.get(column.name) for column in heads) for record in records), title)
 
     def only(self, *names: str) -> "Table":
-        """The table with these columns alone, in this order."""
+        """The table with only these columns, in this order."""
         places = [[column.name for column in self.columns].index(name) for name in names]
         rows = tuple(tuple(row[place] for place in places) for row in self.rows)
         return Table(tuple(self.columns[place] for place in places), rows, self.title)
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """Rows as dicts from names of columns to values."""
+        """Rows as dicts from column names to values."""
         names = [column.name for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in self.rows]
 
     @property
     def heads(self) -> list[str]:
-        """Heads of the columns."""
+        """Headings of the columns; the name if a column has none."""
         return [column.head or column.name for column in self.columns]
 
     @property
     def sides(self) -> list[str]:
-        """Side at which each column is set: texts left, figures right."""
+        """Alignment of each column: texts left, figures right."""
         figures = [
             all(isinstance(value, (int, float, type(None))) for value in column)
             for column in zip(*self.rows, strict=True)
@@ -120,7 +120,7 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """Rows for a reader."""
+        """Rows of formatted values."""
         return [[column.cell(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -139,14 +139,14 @@ class Table:
 
 
 def column_of(name: str) -> Column:
-    """The column of figures of a name, whose end is their unit."""
+    """The column for figures of this name, whose ending gives their unit."""
     end = next((end for end in _UNITS if name.endswith(end)), "")
     head = name.removesuffix(end) if end in ("_s", "_bytes") else name
     return Column(name, head.replace("_", " "), _UNITS.get(end, "any"))
 
 
 def figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Name and text of each single figure of an object that ``--json`` prints, those inside it included."""
+    """Name and text of each single figure in an object that ``--json`` prints, including those of nested objects."""
     found = []
     for name, value in record.items():
         column, is_series = column_of(name), isinstance(value, (list, tuple))
@@ -162,7 +162,7 @@ def figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def tables(record: Mapping[str, Any]) -> Iterator[Table]:
-    """A table for each series of objects in an object that ``--json`` prints, and for each object of objects."""
+    """A table for each list of objects and each object of objects in an object that ``--json`` prints."""
     for name, value in record.items():
         title = name.replace("_", " ")
         if isinstance(value, Mapping) and value and all(isinstance(entry, Mapping) for entry in value.values()):
@@ -211,7 +211,7 @@ def devices(topology: "Topology") -> Table:
 
 
 def links(topology: "Topology") -> Table:
-    """A row per link of a machine; for timed links also the error of the timed copies."""
+    """A row per link of a machine; if any link was timed, also the error of its fit to the timed copies."""
     timed = any("measured" in link.meta or "refused" in link.meta for link in topology.links)
     rows = []
     for link in topology.links:
@@ -232,7 +232,7 @@ def schedule(plan: "Plan") -> Table:
 
 
 def transfers(plan: "Plan") -> Table:
-    """A row per transfer of a plan, by start; the route is the names of the nodes that it passes."""
+    """A row per transfer of a plan, by start; the route lists the names of its nodes."""
     rows = []
     for entry in sorted(plan.transfers, key=lambda entry: (entry.start_s, entry.end_s)):
         ends = (plan.placement.get(entry.source), entry.target)

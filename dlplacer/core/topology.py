@@ -28,12 +28,12 @@ class Device(Record):
     flops_per_s, memory_bytes_per_s
         Peak rate, one or one per dtype, and rate of the device's own memory, for the roofline.
     dispatch_s
-        Seconds in which its host process issues an op that takes time; None if that is not known, and costs nothing.
+        Seconds that its host process needs to issue an op that takes time; None if unknown, which counts as 0.
     process
-        Name of that process, which issues one op at a time for all devices that give it. Empty: a process of its own.
+        Name of that process, which issues one op at a time for all devices that name it; empty for one of its own.
     asynchronous
-        True if ops are issued ahead and queue at the device, as on GPUs; else an op runs inside the call that issues it
-        and its time includes that call, as on CPU cores. See `dlplacer.problem.dispatch`.
+        True if ops are issued ahead and queue at the device, as on GPUs. Otherwise an op runs inside the call that
+        issues it, and its time includes that call, as on CPU cores. See `dlplacer.problem.dispatch`.
     """
 
     id: Name
@@ -57,7 +57,7 @@ class Router(Record):
 
 @record(frozen=True, repr=False)
 class Link(Record):
-    """A physical link l between two nodes, for data in both directions: at once, or with ``half`` duplex one at a time.
+    """A physical link l between two nodes; it carries both directions at once, or one at a time with ``half`` duplex.
 
     `bytes_per_s` is the effective rate of one link in one direction, `latency_s` is L(l) of eq. 11, and `count` bonded
     links carry count × bytes_per_s together.
@@ -87,13 +87,13 @@ class Link(Record):
         return self.bytes_per_s * self.count
 
     def direction(self, hop: tuple[str, str]) -> tuple[str, str]:
-        """The link direction that a hop over this link takes; half duplex has one for both, its ends in name order."""
+        """The link direction that a hop uses; with half duplex both hops share one, its ends in name order."""
         return hop if self.duplex == "full" else (min(hop), max(hop))
 
 
 @record(frozen=True, repr=False)
 class Topology(Shown, Record):
-    """A machine, checked at birth: unique names, links between known nodes, at least one device.
+    """A machine, validated on construction: unique names, links between known nodes, at least one device.
 
     >>> dp.Topology(
     ...     devices=[dp.Device("gpu0", "V100", 16 * 2**30), dp.Device("gpu1", "V100", 16 * 2**30)],
@@ -102,7 +102,7 @@ class Topology(Shown, Record):
     ... )
     <Topology 'pair': 2 V100, 0 routers, 1 link>
 
-    Raises InputError if there is no device, a name is given twice, a link ends nowhere or is given twice.
+    Raises InputError if there is no device, a name is given twice, or a link names an unknown node or is given twice.
     """
 
     devices: tuple[Device, ...]
@@ -149,7 +149,7 @@ class Topology(Shown, Record):
     def device(self, device_id: str) -> Device:
         """The device of this id.
 
-        Raises InputError if there is none; names some that there are.
+        Raises InputError if there is none; it suggests devices with similar ids.
         """
         try:
             return self.devices[self.device_index[device_id]]
@@ -158,7 +158,7 @@ class Topology(Shown, Record):
 
     @cached_property
     def link_between(self) -> Mapping[tuple[str, str], Link]:
-        """Ordered pair of neighbouring nodes → the link that joins them; both directions are listed."""
+        """Ordered pair of neighbouring nodes → the link that joins them; both orders are keys."""
         pairs: dict[tuple[str, str], Link] = {}
         for link in self.links:
             pairs[link.source, link.target] = link

@@ -1,7 +1,7 @@
-"""Reading, rounding and printing quantities: the one place that converts.
+"""Reading, rounding and printing of quantities; units are converted only here.
 
 Inside dlplacer times are seconds, sizes bytes and rates bytes or FLOP per second, as floats and ints. Solvers count in
-integer ticks; `choose_tick` picks how long a tick is.
+integer ticks; `choose_tick` picks the length of a tick.
 """
 
 import math
@@ -22,7 +22,7 @@ _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0
 _SECONDS = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 _SIZES = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
 _RATES = {f"{unit}/s": factor for unit, factor in _SIZES.items()}
-# Networks are sold in bits per second; prefixes are decimal there.
+# Network rates are given in bits per second, with decimal prefixes.
 _RATES |= {f"{prefix}{bits}": factor / 8 for prefix, factor in _DECIMAL.items() for bits in ("bit/s", "bps")}
 
 UNITS: dict[str, dict[str, float]] = {
@@ -44,7 +44,7 @@ _QUANTITY = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s
 def parse_quantity(text: str, dimension: str) -> float:
     """The value of ``"25 GB/s"`` or ``"1.5 us"`` in SI base units; `dimension` is a key of `UNITS`.
 
-    Raises ValueError if the text is no number, its unit is not one of the dimension, or it is too large for a float.
+    Raises ValueError if the text is not a number, its unit has another dimension, or it is too large for a float.
     """
     match = _QUANTITY.fullmatch(text.strip())
     units = UNITS[dimension]
@@ -57,13 +57,13 @@ def parse_quantity(text: str, dimension: str) -> float:
         raise ValueError(f"{shown} has unit {reprlib.repr(unit)}; use one of {', '.join(sorted(units))}")
     try:
         value = float(exact(float(number)) * exact(units.get(unit, 1)))
-    except (OverflowError, ValueError):  # of a fraction, or of the text of an infinity
-        raise ValueError(f"{shown} is too large") from None
+    except (OverflowError, ValueError):  # from a fraction, or from the text of an infinity
+        raise ValueError(f"{shown} is too large; use a number below 1.8e308") from None
     return value
 
 
 def _scaled(value: float, units: Mapping[str, float], least: str) -> str:
-    """The value in the largest unit that makes it at least 1, to four digits; else in the least unit (`least`)."""
+    """The value to four digits in the largest unit in which it is at least 1; else in the format `least`."""
     unit = next((unit for unit, factor in units.items() if abs(value) >= factor), None)
     return least.format(value) if unit is None else f"{value / units[unit]:.4g} {unit}"
 
@@ -79,7 +79,7 @@ def format_bytes(value_bytes: float) -> str:
 
 
 def format_bytes_per_s(value_bytes_per_s: float) -> str:
-    """A rate to read, in decimal units as data sheets have it: ``20.75 GB/s``."""
+    """A short text such as ``20.75 GB/s``, in the decimal units of data sheets."""
     units = {"PB/s": 1e15, "TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6, "kB/s": 1e3}
     return _scaled(value_bytes_per_s, units, "{:.4g} B/s")
 
@@ -91,12 +91,12 @@ def exact(value: float | int) -> Fraction:
 
 @lru_cache(maxsize=2**16)
 def _decimal(value: float) -> Fraction:
-    # Layers repeat their times, and a fraction takes 10 us to read.
+    # Layers have repeated times, and parsing a fraction takes 10 us.
     return Fraction(repr(value))
 
 
 def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
-    """The length of a tick in seconds, for all durations and delays of a problem and an upper limit of its makespan.
+    """The length of a tick in seconds, from all durations and delays of a problem and an upper bound on its makespan.
 
     If all values are multiples of a common unit and the horizon is below `MAX_TICKS` of them, the tick is that unit
     and ticks are exact. Otherwise it is the larger of 1 ns and horizon ÷ (`MAX_TICKS` − 1).
@@ -116,5 +116,5 @@ def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
 
 def ticks(value_s: Fraction, tick_s: Fraction) -> int:
     """A time in whole ticks, rounded down, so that a bound in ticks is a bound in seconds."""
-    # As `//` has it, in a third of the time.
+    # The same as `//`, in a third of its time.
     return (value_s.numerator * tick_s.denominator) // (value_s.denominator * tick_s.numerator)

@@ -1,4 +1,4 @@
-"""Training on many devices: gradients in groups and in two bits, workers that synchronise now and then.
+"""Training on many devices: gradients in groups and in two bits, and workers that synchronise periodically.
 
 >>> import dlplacer as dp
 >>> from dlplacer.data_parallel import plan_groups

@@ -1,1 +1,1 @@
-"""JSON in and out: graphs, topologies and plans, with every mistake listed by its path."""
+"""Reading and writing of graphs, topologies and plans as JSON, with every mistake listed by its path."""

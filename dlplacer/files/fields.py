@@ -1,4 +1,4 @@
-"""The common part of the file formats: reading by pydantic models of records, with every mistake and its path."""
+"""Shared reading of the file formats: pydantic models check records and list every mistake with its path."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
@@ -17,12 +17,12 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 class FileModel(BaseModel):
-    """A part of a file: any field that the format does not list is a mistake."""
+    """A part of a file; a field that the format does not list is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def mistakes(self) -> Iterator[str]:
-        """Contradictions between fields each of which is valid."""
+        """Contradictions between fields that are valid by themselves."""
         return iter(())
 
     def value(self) -> Any:
@@ -35,7 +35,7 @@ ListOf = Annotated[list[T], Field(default_factory=list)]
 
 
 def without(name: str) -> BeforeValidator:
-    """Annotation of a record that may have one more field in files, which nothing reads."""
+    """Annotation that makes a record ignore one extra field in files."""
 
     def dropped(value: Any) -> Any:
         if not isinstance(value, dict) or name not in value:
@@ -60,9 +60,9 @@ def plain(value: Any, *, all_fields: bool = False) -> Any:
 
 
 def load_model(source: Any, model: type[Model], kind: str, version: int, where: str = "") -> Model:
-    """The checked content of a file, given its path; with `where`, which names it in messages, of a JSON value.
+    """The checked content of the file at a path or, with `where` as its name in messages, of a JSON value.
 
-    FileFormatError has one line per mistake.
+    Raises FileFormatError with one line per mistake.
     """
     value, where = source if where else read_json(source), where or str(source)
     if not isinstance(value, dict):
@@ -76,12 +76,12 @@ def load_model(source: Any, model: type[Model], kind: str, version: int, where: 
 
 
 def read_value(source: Any, model: type[Model], kind: str, version: int, where: str) -> Any:
-    """As `load_model`, the `value` of the content."""
+    """The `value` of the content that `load_model` returns."""
     return built(where or str(source), load_model(source, model, kind, version, where).value)
 
 
 def validated(value: Any, model: type[Model], where: str) -> Model:
-    """The content whose fields are right, each by itself."""
+    """The content, if each field is valid by itself; else raises FileFormatError."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -91,7 +91,7 @@ def validated(value: Any, model: type[Model], where: str) -> Model:
 
 
 def built(where: str, build: Callable[..., T], *arguments: Any) -> T:
-    """The value that `build` returns; an `InputError` in it becomes the mistakes of the file, one a line."""
+    """The value that `build` returns; the lines of an `InputError` in it become mistakes of the file."""
     try:
         return build(*arguments)
     except FileFormatError:

@@ -1,4 +1,4 @@
-"""Files of graphs, topologies and plans (``dlplacer.graph/1`` and so on) in both directions, and the structure hash."""
+"""Reading and writing of graph, topology and plan files (``dlplacer.graph/1`` and so on), and the structure hash."""
 
 import hashlib
 import json
@@ -32,12 +32,12 @@ _Capture = _noted(
     onnx=(_Onnx | None, None),
     collectives=(dict[str, Any] | None, None),
 )
-"""The fields of ``capture`` that something reads; it may hold others."""
+"""The fields of ``capture`` that dlplacer reads; others are allowed."""
 _FITS_CAPTURE = AfterValidator(lambda value: _Capture.model_validate(value) and value)
 
 
 class _NodeLinkFile(FileModel):
-    """The fields that files of nodes and edges share; keys of networkx's node-link form are among them."""
+    """The fields that graph and topology files share, including keys of networkx's node-link form."""
 
     format: str
     name: str = ""
@@ -48,7 +48,7 @@ class _NodeLinkFile(FileModel):
 
 
 class GraphFile(_NodeLinkFile):
-    """A graph file; nodes and edges are the ops and edges of a graph."""
+    """A graph file; its nodes are the ops of a graph."""
 
     directed: bool = True
     nodes: list[Op]
@@ -61,7 +61,7 @@ class GraphFile(_NodeLinkFile):
     @model_validator(mode="before")
     @classmethod
     def _name_parallel_edges(cls, value: Any) -> Any:
-        """The second and later edges between two ops carry tensors of their own, unless they name one."""
+        """Give the second and later edges between two ops tensors of their own, unless they name one."""
         edges = value.get("edges") if isinstance(value, dict) and value.get("multigraph") is True else None
         if not isinstance(edges, list):
             return value
@@ -97,7 +97,7 @@ Node = Annotated[
 
 
 class TopologyFile(_NodeLinkFile):
-    """A topology file; edges are the links of a topology."""
+    """A topology file; its edges are the links of a topology."""
 
     directed: bool = False
     nodes: list[Node]
@@ -110,7 +110,7 @@ class TopologyFile(_NodeLinkFile):
 
 
 class ProblemFile(FileModel):
-    """The problem that a plan answers."""
+    """The problem that a plan solves."""
 
     graph: GraphFile
     topology: TopologyFile
@@ -162,9 +162,9 @@ class PlanFile(FileModel):
 
 def _reader(model: type[FileModel], kind: str) -> Callable[..., Any]:
     def read(source: Any, where: str = "") -> Any:
-        """The value in a file, given its path; with `where`, which names it in messages, in a JSON value.
+        """The value in the file at a path or, with `where` as its name in messages, in a JSON value.
 
-        Raises FileFormatError with every mistake and its path. A plan is not checked.
+        Raises FileFormatError with every mistake and its path. A plan is not validated.
         """
         return read_value(source, model, kind, _VERSION, where)
 
@@ -221,7 +221,7 @@ def _head(kind: str, value: OpGraph | Topology) -> dict[str, Any]:
 
 
 def _numbered(edges: Iterable[Any]) -> Iterator[tuple[Any, tuple[str, str], int]]:
-    """Every edge, or its object in a file, with its ends and 1, or 2 if it is the second between them, and so on."""
+    """Every edge, or its object in a file, with its ends and its number, from 1, among the edges between them."""
     count: Counter[tuple[str, str]] = Counter()
     for edge in edges:
         found = edge if isinstance(edge, dict) else {name: getattr(edge, name, "") for name in ("source", "target")}
@@ -231,7 +231,7 @@ def _numbered(edges: Iterable[Any]) -> Iterator[tuple[Any, tuple[str, str], int]
 
 
 def _tensor(ends: tuple[str, str], output: int, number: int) -> str:
-    """The name of the tensor that an edge carries if it names none."""
+    """The default name of the tensor that an edge carries."""
     return f"{ends[0]}:{output}->{ends[1]}" + (f"#{number}" if number > 1 else "")
 
 
@@ -239,14 +239,14 @@ _COSTS = ("time_s", "flops", "bytes_accessed", "workspace_bytes", "meta")
 
 
 def structure_sha256(graph: OpGraph) -> str:
-    """SHA-256 over the ops and edges without times, FLOPs, bytes accessed, workspace and free-form notes."""
+    """SHA-256 of the ops and edges without times, FLOPs, bytes accessed, workspace and ``meta``."""
     value = graph_to_dict(graph)
     edges = [{key: field for key, field in edge.items() if key != "meta"} for edge in value["edges"]]
     return hashlib.sha256(json.dumps([_without_costs(value), edges], sort_keys=True).encode()).hexdigest()
 
 
 def first_difference(ours: OpGraph, theirs: OpGraph) -> str | None:
-    """The first difference between the structures of two graphs, naming the op; None if there is none."""
+    """A text that names the first op in which the structures of two graphs differ; None if they are equal."""
     mine, yours = ({node["id"]: node for node in _without_costs(graph_to_dict(graph))} for graph in (ours, theirs))
     for name, node in (mine | yours).items():
         if name not in mine or name not in yours:

@@ -1,4 +1,4 @@
-"""Load and save by path, or by the bare name of a graph or topology that ships."""
+"""Load and save files by path, or load a shipped graph or topology by its name."""
 
 import os
 from os import PathLike
@@ -18,7 +18,7 @@ _FOLDERS = {"graph": "graphs", "topology": "topologies"}
 
 
 def load_graph(name: str | PathLike[str]) -> OpGraph:
-    """The graph in a file, or one that ships: ``inception_v3-train``.
+    """The graph in a file, or a shipped one by its name: ``inception_v3-train``.
 
     Raises InputError if there is no such file; FileFormatError with every mistake and its path.
     """
@@ -28,14 +28,14 @@ def load_graph(name: str | PathLike[str]) -> OpGraph:
 
 
 def load_topology(name: str | PathLike[str]) -> Topology:
-    """The topology in a file, or one that ships: ``dgx1-v100-2gpu``. Raises as `load_graph`."""
+    """The topology in a file, or a shipped one by its name: ``dgx1-v100-2gpu``. Errors as in `load_graph`."""
     from dlplacer.files.formats import read_topology
 
     return read_topology(locate(name, "topology"))
 
 
 def load_plan(path: str | PathLike[str]) -> Plan:
-    """The plan in a file; `dlplacer.check` decides if it is valid. Raises as `load_graph`."""
+    """The plan in a file, which only `dlplacer.check` validates. Errors as in `load_graph`."""
     from dlplacer.files.formats import read_plan
 
     expect("", "path", path, (str, PathLike), "the path of a plan file")
@@ -45,7 +45,7 @@ def load_plan(path: str | PathLike[str]) -> Plan:
 
 
 def save(value: Any, path: str | PathLike[str]) -> Path:
-    """Write a graph, a topology, a plan, or the plan of a result, and of other results the figures; returns the path.
+    """Write a graph, a topology, a plan, the plan of a `Result`, or the figures of another result; return the path.
 
     Raises InputError if the value has no file format, or the file cannot be written.
     """
@@ -64,21 +64,21 @@ def save(value: Any, path: str | PathLike[str]) -> Path:
 
 
 def shipped_folder(folder: str) -> Path:
-    """The path of a folder of shipped files (``graphs``, ``topologies``): next to the package, or installed in it."""
+    """The path of the shipped ``graphs`` or ``topologies``: installed in the package, or else next to it."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "shipped" / folder
     return installed if installed.is_dir() else package.parent / folder
 
 
 def shipped_names(folder: str) -> tuple[str, ...]:
-    """The bare names of the files that ship in a folder, sorted."""
+    """The sorted names, without ``.json``, of the shipped files in a folder."""
     return tuple(sorted(entry.stem for entry in shipped_folder(folder).glob("*.json")))
 
 
 def locate(name: str | PathLike[str], kind: str) -> Path:
-    """The path of a ``graph`` or ``topology`` file; bare names such as ``dgx1-v100-2gpu`` mean those that ship.
+    """The path of a ``graph`` or ``topology`` file, given as a path or as the name of a shipped one.
 
-    Raises InputError if there is no such file; the message lists the names that ship.
+    Raises InputError if there is no such file; the message lists the shipped names.
     """
     expect("", "name", name, (str, PathLike), f"the path of a {kind} file, or the name of one that ships")
     path, folder = Path(name), _FOLDERS[kind]

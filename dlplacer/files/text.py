@@ -1,4 +1,4 @@
-"""Bytes, text and JSON on disk: limited and strict reading, atomic writing."""
+"""Bytes, text and JSON on disk: strict reading with a size limit, and atomic writing."""
 
 import json
 import os
@@ -14,20 +14,20 @@ from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.expect import expect, printable
 
 _MOST_BYTES = 4 << 30
-"""A graph of a million ops takes half a GiB."""
+"""Limit on the size of a file; a graph of a million ops takes half a GiB."""
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """The bytes of a file, `most` of them; a pipe is read to its end.
+    """The bytes of a file, or of a pipe up to its end.
 
-    Raises InputError if it cannot be read, is a folder or a device, which may have no end, or is too large.
+    Raises InputError if it cannot be read, holds more than `most` bytes, or is a folder or a device (perhaps endless).
     """
     most = _MOST_BYTES if most is None else most
     try:
         with path.open("rb") as stream:
             kind = os.fstat(stream.fileno())
             if not (stat.S_ISREG(kind.st_mode) or stat.S_ISFIFO(kind.st_mode)) and not stream.isatty():
-                raise InputError(f"cannot read {path}: it is no file; give a regular file or a pipe")
+                raise InputError(f"cannot read {path}: it is not a file; give a regular file or a pipe")
             data = stream.read(most + 1) if kind.st_size <= most else None
     except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
         raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
@@ -53,12 +53,12 @@ def write_bytes(path: str | PathLike[str], data: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    # In the same folder: a rename is atomic within one file system only.
+    # In the same folder, because a rename is atomic only within one file system.
     temporary = path.with_name(f".dlplacer.{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as stream:
             stream.write(data)
-            # Otherwise a crash after the rename may leave the new name on an empty file.
+            # Without this, a crash after the rename may leave an empty file under the new name.
             stream.flush()
             os.fsync(stream.fileno())
         if path.exists():
@@ -70,10 +70,10 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def read_text(path: Path, most_bytes: int | None = None) -> str:
-    """The text in a file, of UTF-8 or, as PowerShell writes it, UTF-16, with or without a byte order mark.
+    """The text of a file in UTF-8, UTF-16 (PowerShell writes it) or UTF-32, with or without a byte order mark.
 
-    Raises InputError if the file cannot be read, or holds more than `most_bytes`; FileFormatError if it is no such
-    text.
+    Raises InputError if the file cannot be read or holds more than `most_bytes`, and FileFormatError for any other
+    encoding.
     """
     content = read_bytes(path, most_bytes)
     try:
@@ -85,13 +85,13 @@ def read_text(path: Path, most_bytes: int | None = None) -> str:
 def read_json(path: Path) -> Any:
     """The JSON value in a file.
 
-    Raises InputError if the file cannot be read; FileFormatError if it is no JSON, repeats a key in an object, or holds
-    NaN or an infinity.
+    Raises InputError if the file cannot be read, and FileFormatError if it is not JSON, repeats a key in an object, or
+    holds NaN or an infinity.
     """
     text, mistakes = read_text(path), list[str]()
 
     def paired(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        # json silently keeps the last of several equal keys: the file would not mean what it seems to say.
+        # json silently keeps the last of several equal keys, so a value in the file would be lost.
         found = dict(pairs)
         if len(found) < len(pairs):
             twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
@@ -116,10 +116,9 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: str | PathLike[str], value: Any) -> None:
-    """Write a JSON value: one line for each node, edge, op or transfer, so that files diff well.
+    """Write a JSON value with one line for each node, edge, op or transfer, so that files diff well.
 
-    Raises InputError if the file cannot be written, or the value holds what JSON cannot: NaN, an infinity, an object
-    of Python.
+    Raises InputError if the file cannot be written, or JSON cannot hold the value: NaN, an infinity or a Python object.
     """
     try:
         text = render_json(value)
@@ -132,7 +131,7 @@ def write_json(path: str | PathLike[str], value: Any) -> None:
 def write_text(path: str | PathLike[str], text: str) -> None:
     """Write text atomically to a regular file and plainly to anything else (a pipe, ``/dev/stdout``).
 
-    Half surrogate pairs, which UTF-8 cannot hold, are written as JSON writes them: ``\\ud800``.
+    Lone surrogates, which UTF-8 cannot encode, become JSON escapes: ``\\ud800``.
 
     Raises InputError if the file cannot be written.
     """
@@ -140,7 +139,7 @@ def write_text(path: str | PathLike[str], text: str) -> None:
 
 
 def render_json(value: Any, depth: int = 0) -> str:
-    """JSON text in which lists of objects at the first two levels have one line per entry."""
+    """JSON text with one line per entry for lists of objects in the outer three levels of objects."""
     pad, inner = "  " * depth, "  " * (depth + 1)
     if isinstance(value, dict) and value and depth < 3:
         texts = {key if isinstance(key, str) else _line(key): entry for key, entry in value.items()}
@@ -153,4 +152,4 @@ def render_json(value: Any, depth: int = 0) -> str:
 
 
 _line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-"""JSON text of a value in one line. `json.dumps` makes an encoder for every call: half of the time for short lines."""
+"""JSON text of a value in one line; `json.dumps` makes an encoder per call, half of its time for short lines."""

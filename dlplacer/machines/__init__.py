@@ -1,1 +1,1 @@
-"""Topologies of real machines: this host, NVIDIA's tools and libraries, other programs' graphs."""
+"""Topologies of real machines (this host, NVIDIA's tools and libraries, other programs), and their costs."""

@@ -4,7 +4,7 @@ import os
 
 
 def usable_cores() -> list[int]:
-    """Numbers of the cores, ascending; fewer than the machine has where taskset, a container or a scheduler says so."""
+    """Numbers of the cores, ascending; taskset, a container or a scheduler may allow only some of the machine's."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -12,8 +12,8 @@ def usable_cores() -> list[int]:
 
 def load_note() -> str | None:
     """A warning if the machine is busy; None if it is quiet or the system reports no load."""
-    cores = os.cpu_count() or 1  # all of the machine, as the load average counts all of its processes
+    cores = os.cpu_count() or 1  # all cores, because the load average counts all processes of the machine
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load <= cores / 2:
         return None
-    return f"this machine is busy (load {load:.1f} on {cores} cores); its timings will say little"
+    return f"this machine is busy (load {load:.1f} on {cores} cores); its timings are unreliable"

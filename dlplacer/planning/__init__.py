@@ -1,1 +1,1 @@
-"""Planning: place, compare, coarsen, pipeline, or use devices in parallel."""
+"""Planning: place, compare, coarsen and pipeline graphs, or use devices in parallel."""

@@ -1,7 +1,7 @@
-"""A schedule in ticks becomes a plan in seconds, with its provenance.
+"""Turn a schedule in ticks into a plan in seconds, with its provenance.
 
-Ticks only decide placement and order. Start times are computed anew in seconds, every op as early as that placement
-and order allow, so that a plan is exact even where ticks are rounded.
+Ticks decide only placement and order. Start times are recomputed in seconds, with every op as early as placement and
+order allow, so that a plan is exact even if ticks are rounded.
 """
 
 import hashlib
@@ -34,10 +34,10 @@ from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule
 from dlplacer.solvers.methods import schedules_by
 
 _SAME = 1e-9
-"""Relative difference of two sums of the same times."""
+"""Largest relative difference between two float sums of the same times."""
 
 NEGLIGIBLE = 1e-4
-"""Share of the makespan that rounding may hide for a proof in ticks to be one in seconds."""
+"""Share of the makespan that rounding may hide if a proof in ticks is to hold in seconds."""
 
 
 def assemble(
@@ -54,7 +54,7 @@ def assemble(
 
 
 def in_seconds(problem: Problem, schedule: ProblemSchedule) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
-    """Ops and transfers of a schedule with their times."""
+    """Ops and transfers of a schedule, with their times in seconds."""
     if schedule.transfers is None:
         return replay(problem, schedule.device, schedule.order)
     return realise(problem, schedule.device, schedule.start, schedule.transfers)
@@ -69,11 +69,11 @@ def plan_of(
     solve_s: float,
     provenance: Mapping[str, Any],
 ) -> Plan:
-    """The plan of ops and transfers with their times; an outcome without a schedule gives the bound alone.
+    """The plan of ops and transfers with their times; an outcome without a schedule gives only the bound.
 
     If ops wait for their processes, the times are not whole ticks, and bound and gap refer to the plan in seconds.
 
-    Raises InternalError if a bound in seconds is above the makespan, or the ops take other times than their schedule.
+    Raises InternalError if a bound in seconds is above the objective, or the ops do not have their schedule's times.
     """
     dispatch, objective = dispatch_of(problem.topology), OBJECTIVES[problem.options.objective]
     bound_s = float(outcome.lower_bound * problem.tick_s)
@@ -82,7 +82,7 @@ def plan_of(
     measure_s, measure = _MEASURES[objective.label]
     value_s = measure_s(problem, ops, transfers)
     value = None if outcome.schedule is None else measure(problem, outcome.schedule)
-    # What takes longer than the limit of ticks counts for less, and makes the schedule longer than the limit.
+    # Times are capped at the limit of the ticks, so a plan with longer times is longer than that limit.
     ticks_s = value_s if value is None else float(value * problem.tick_s)
     if dispatch.delays or (problem.reached_s is not None and ticks_s > problem.reached_s):
         lower_bound_s = value_s if value_s - bound_s <= _SAME * value_s else bound_s
@@ -124,27 +124,27 @@ _MEASURES: dict[str, tuple[Callable[..., float], Callable[[Problem, ProblemSched
     "makespan": (_makespan_s, lambda problem, schedule: schedule.makespan),
     "period": (period_s, lambda problem, schedule: schedule.period),
 }
-"""Label of an objective → its value of a problem's ops and transfers in seconds, and that of a schedule in ticks."""
+"""Label of an objective → functions for its value in seconds from ops and transfers, and in ticks from a schedule."""
 
 
 def with_bound(plan: Plan, bound_s: float) -> Plan:
-    """The plan with another lower bound, whose gap and status follow."""
+    """The plan with another lower bound, and the gap and status that follow from it."""
     gap = (plan.value_s - bound_s) / plan.value_s if plan.value_s else 0.0
     gap = 0.0 if gap <= _SAME else gap
     return replace(plan, lower_bound_s=bound_s, gap=gap, status="feasible" if gap else "optimal")
 
 
 def contradicts(bound_s: float, value_s: float) -> bool:
-    """True if a plan is better than a lower bound by more than sums of floats may differ."""
+    """True if a plan beats a lower bound by more than the error of float sums."""
     return bound_s > (1 + _SAME) * value_s
 
 
 def _figures_in_ticks(problem: Problem, value_s: float, known: int | None, bound: int) -> tuple[float, float, float]:
-    """Lower bound, gap and rounding error of a value of the objective; `known` is that value in ticks."""
+    """Lower bound, gap and rounding error for a value of the objective; `known` is that value in ticks."""
     length = value_s / float(problem.tick_s)
     replayed = round(length) if problem.exact or known is not None else int(length)
     value = replayed if known is None else min(known, replayed)
-    # Sums of floats may end just before the tick at which they end; `plan_of` refuses what is more.
+    # A sum of floats may be just below its tick; `plan_of` raises an error for larger differences.
     value = max(value, bound)
     gap = (value - bound) / value if value else 0.0
     lower_bound_s = min(float(bound * problem.tick_s), value_s)
@@ -155,7 +155,7 @@ def _figures_in_ticks(problem: Problem, value_s: float, known: int | None, bound
 
 
 def _rounding_s(problem: Problem, value_s: float, value: int) -> float:
-    """Seconds that rounding hides: less than a tick for each op and transfer of the longest chain, or none."""
+    """Seconds that rounding hides: less than two ticks for each op and arc, and none if ticks are exact."""
     tick_s = float(problem.tick_s)
     hidden_s = max(0.0, value_s - value * tick_s)
     steps = problem.op_count + len(problem.arcs)
@@ -169,20 +169,20 @@ def _rounding_s(problem: Problem, value_s: float, value: int) -> float:
 
 
 _WIDE = 2**10
-"""Horizon ÷ the least work of all ops from which ticks may be too long: a millionth of a step is the aim."""
+"""If horizon ÷ (least work of all ops) is larger, ticks may exceed a millionth of a step and are shortened."""
 
 _NEAR, _FARTHER, _ROUNDS = 2**6, 2**8, 4
-"""The first limit ÷ the least work, the factor from one limit to the next, and how many are tried."""
+"""The first limit ÷ the least work, the factor from one limit to the next, and the number of limits."""
 
 
 def with_fine_ticks(problem: Problem) -> Problem:
-    """The problem, in shorter ticks if its horizon is far above its plans.
+    """The problem, in shorter ticks if its horizon is far above the makespan of its plans.
 
-    The makespan of a plan of first heuristics, found in ticks for plans of about the work of all ops, limits what
-    counts. Where they find none, as memory is short, that work itself does.
+    The ticks suit plans up to the makespan of a first heuristic plan. If no heuristic finds one, because memory is
+    short, the limit is a multiple of the least work of all ops.
     """
     kinds = problem.topology.device_types
-    # All ops, each where it is fastest.
+    # The time of all ops, each on its fastest device type.
     work_s = sum(min(t for kind in kinds if (t := op.time_on(kind)) is not None) for op in problem.graph.ops)
     if float(problem.horizon * problem.tick_s) <= _WIDE * work_s or not work_s:
         return problem
@@ -199,7 +199,7 @@ def with_fine_ticks(problem: Problem) -> Problem:
 
 
 def rescaled(problem: Problem, plan: Plan) -> Problem | None:
-    """The problem in ticks that suit schedules no longer than a plan; None if its own ticks do."""
+    """The problem in ticks that suit schedules no longer than a plan; None if its own ticks are suitable."""
     if problem.reached_s is not None and plan.makespan_s > problem.reached_s:
         return _limited(problem, plan.makespan_s)
     if plan.rounding_s <= NEGLIGIBLE * plan.makespan_s:
@@ -213,7 +213,7 @@ def _limited(problem: Problem, limit_s: float) -> Problem:
 
 
 def _first_plan_s(problem: Problem) -> float | None:
-    """About the makespan of the best single device, or of the first list schedule if none holds all ops."""
+    """Approximate makespan of the best single device, or of the first list schedule if no device holds all ops."""
     homes = {problem.topology.devices[single.device[0]].type for single in singles(problem)}
     if homes:
         return min(sum(op.time_on(kind) or 0.0 for op in problem.graph.ops) for kind in homes)
@@ -222,7 +222,7 @@ def _first_plan_s(problem: Problem) -> float | None:
 
 
 def provenance_of(problem: Problem, **choices: float) -> dict[str, Any]:
-    """Versions, the choices given here, and hashes of graph and topology, for a plan."""
+    """A plan's provenance: versions, the given choices, and hashes of graph and topology."""
     from importlib.metadata import version
 
     return {
@@ -245,12 +245,12 @@ def digests(problem: Problem) -> dict[str, str]:
 
 
 def _digest(value: OpGraph | Topology) -> str:
-    """The hash of all that a graph or topology holds."""
+    """The hash of all fields of a graph or topology."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=_held_by).encode()).hexdigest()
 
 
 def _held_by(value: Any) -> Any:
-    """The fields of a dataclass, or the entries of a mapping, as JSON knows them."""
+    """The fields of a dataclass, or the entries of a mapping, for JSON."""
     return dict(value) if isinstance(value, Mapping) else _fields_of(value.__class__)(value)
 
 
@@ -261,7 +261,7 @@ def _fields_of(kind: type) -> Callable[[Any], Any]:
 
 @contextmanager
 def problem_kept(problem: Problem) -> Iterator[None]:
-    """Have an `InternalError` inside name a file with the problem and the evidence, which a user can attach."""
+    """Save the problem and evidence of an `InternalError` in a file that its message names and a user can attach."""
     try:
         yield
     except InternalError as error:
@@ -278,5 +278,5 @@ def problem_kept(problem: Problem) -> Iterator[None]:
             path = folder / f"dlplacer-contradiction-{digests(problem)['graph_sha256'][:8]}.json"
             with suppress(OSError, InputError):
                 write_json(path, value)
-                raise InternalError(f"{error}; the problem is kept in {path}, attach it", **error.evidence) from error
+                raise InternalError(f"{error}; the problem is saved in {path}; attach it", **error.evidence) from error
         raise

@@ -1,4 +1,4 @@
-"""All methods on one problem: their results beside the best single device and the best lower bound."""
+"""All methods on one problem: their results, with the best single device and the best lower bound."""
 
 import math
 import time
@@ -27,16 +27,16 @@ from dlplacer.solvers.instance.schedule import Budget, Progress
 from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, compared
 
 _SAME = 1e-9
-"""Relative difference of two times that float arithmetic may make."""
+"""Largest relative difference between two times that float arithmetic can cause."""
 
 
 @dataclass(frozen=True)
 class MethodResult:
     """The result of one method.
 
-    `status`: ``optimal``: by the best lower bound of all methods no plan is better; ``feasible``; ``infeasible``: the
-    graph fits on no single device (method ``single``); ``no plan``: none was found, for want of time or of memory;
-    ``not installed``: it needs an optional package.
+    `status`: ``optimal``: the best lower bound of all methods proves that no plan is better; ``feasible``;
+    ``infeasible``: the graph fits on no single device (method ``single``); ``no plan``: none was found, for lack of
+    time or memory; ``not installed``: the method needs an optional package.
     """
 
     method: str
@@ -50,9 +50,8 @@ class MethodResult:
 class Comparison(Shown):
     """The results of several methods on one problem.
 
-    `rows`: The best makespan first, methods without a plan last. `lower_bound_s`: A time that no plan can beat: the
-    best bound that any method proved. `single_device_s`: Makespan of the whole graph on the best single device; None
-    where it fits on none.
+    `rows`: Results by makespan, methods without a plan last. `lower_bound_s`: The best bound that any method proved; no
+    plan can beat it. `single_device_s`: Makespan of the whole graph on the best single device; None if it fits on none.
     """
 
     rows: tuple[MethodResult, ...]
@@ -73,7 +72,7 @@ class Comparison(Shown):
         return "\n".join(lines) + ">"
 
     def speedup(self, row: MethodResult) -> float | None:
-        """Best single device ÷ makespan; None where one of them is missing, or the plan takes no time."""
+        """`single_device_s` ÷ makespan; None if one of them is missing or the makespan is 0."""
         if self.single_device_s is None or not row.makespan_s:
             return None
         return self.single_device_s / row.makespan_s
@@ -116,9 +115,9 @@ def compare(
 ) -> Comparison:
     """The plans and times of every method for a graph on a machine.
 
-    `options`, `seed`, `workers`, `stop`, `pins`, `colocate`, `issue`: As for `dlplacer.planning.place.place`.
+    `options`, `seed`, `workers`, `stop`, `pins`, `colocate`, `issue`: See `dlplacer.planning.place.place`.
 
-    Raises InfeasibleError if no plan can exist; names the constraint to blame.
+    Raises InfeasibleError, which names the constraint to blame, if no plan can exist.
     """
     chosen = tuple(METHODS if methods is None else dict.fromkeys(methods))
     if unknown := [method for method in chosen or ("",) if method not in METHODS]:
@@ -140,7 +139,7 @@ def compare(
         on_progress(Progress(found_s, min(bound_s, best_s), time.monotonic() - first))
 
     rows: list[MethodResult] = []
-    # The default method comes last: what others find is known by then, as it tells its progress.
+    # The default method comes last, so that its progress includes the results of the others.
     for method in sorted(chosen, key=lambda name: name == DEFAULT_METHOD):
         began = time.monotonic()
         if method == "min-cut" and not available():
@@ -155,7 +154,7 @@ def compare(
         rows.append(MethodResult(method, plan.status, plan.makespan_s, plan.solve_s, plan))
         tell(Progress(plan.makespan_s, plan.lower_bound_s, 0.0))
         _require_consistent(rows, bound_s, best_s)
-    # Sums of floats may put the best bound above the best plan in the last digit.
+    # Because of float sums, the best bound may exceed the best plan in the last digit.
     rows = [_judged(row, bound_s) for row in rows]
     rows.sort(key=lambda row: (math.inf if row.makespan_s is None else row.makespan_s, chosen.index(row.method)))
     name = f"{graph.name or 'graph'} on {topology.name or f'{len(topology.devices)} devices'}"
@@ -174,7 +173,7 @@ def _require_consistent(rows: Sequence[MethodResult], bound_s: float, best_s: fl
 
 
 def _judged(row: MethodResult, bound_s: float) -> MethodResult:
-    """The row with its status by the best bound of all."""
+    """The row with its status according to the best bound of all methods."""
     if row.plan is None:
         return row
     excess_s = row.plan.makespan_s - row.plan.rounding_s - bound_s

@@ -1,4 +1,4 @@
-"""Pins and colocation as a user writes them, by op, module or glob, as constraints of a graph."""
+"""The user's pins and colocation, by op, module or glob, turned into constraints of a graph."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -12,10 +12,10 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
-"""Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
+"""Op, module or glob → name or type of a device; texts such as ``"encoder.*=gpu0"`` are also allowed."""
 
 Together: TypeAlias = Iterable[str | Iterable[str]]
-"""Sets of ops that run on one device, each a pattern or several."""
+"""Sets of ops that run on one device, each given by one or several patterns."""
 
 _GLOB = "*?["
 
@@ -26,16 +26,15 @@ def constrained(
     pins: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     colocate: Iterable[str | Iterable[str]] = (),
 ) -> OpGraph:
-    """The graph with these pins and sets of ops that stay together, added to those that it has.
+    """The graph with these pins and colocated sets, in addition to its own constraints.
 
-    A pattern means an op of that id, else all ops of a module and of the modules in it (backward ops and parameters
-    among them), else all ops whose id or module a glob matches; the name of an op that a rewrite replaced means the ops
-    made from it.
+    A pattern matches, in this order, the op of that id; all ops of a module and its sub-modules, backward ops and
+    parameters included; the ops that a rewrite made from the op of that id; all ops whose id or module matches a glob.
 
-    `topology`: The machine with the devices that pins name; None allows no pins. `colocate`: Each a pattern or several,
-    separated by commas or as a list: what they match runs on one device.
+    `topology`: The machine with the devices that pins name; None allows no pins. `colocate`: Sets of ops that share a
+    device; each is one or several patterns, in a list or separated by commas.
 
-    Raises InputError if a pattern matches nothing (the nearest names are told), a device is unknown, or pins contradict
+    Raises InputError if a pattern matches nothing (it lists similar names), a device is unknown, or pins contradict
     each other.
     """
     pairs = pins.items() if isinstance(pins, Mapping) else pins
@@ -51,14 +50,14 @@ def constrained(
             raise InputError(f"pin {pattern!r} = {device!r}: {error}") from None
     sets = tuple(_together(graph, patterns) for patterns in colocate)
     added = added.added(Constraints(colocate=sets))
-    # A graph of 106,000 ops takes seconds to make anew.
+    # Making a new graph of 106,000 ops takes seconds.
     return graph if added == graph.constraints else replace(graph, constraints=added)
 
 
 def matching(graph: OpGraph, pattern: str) -> tuple[str, ...]:
     """The ops that a pattern matches, in file order; see `constrained`.
 
-    Raises InputError if there are none; the message names the nearest ops and modules.
+    Raises InputError if there are none; the message lists ops and modules with similar names.
     """
     if pattern in graph.index:
         return (pattern,)
@@ -75,7 +74,7 @@ def matching(graph: OpGraph, pattern: str) -> tuple[str, ...]:
 
 
 def parsed_pin(text: str, topology: Topology) -> tuple[str, str]:
-    """Pattern and device of ``OP|MODULE=DEVICE``; names may hold ``=`` themselves."""
+    """Pattern and device of ``OP|MODULE=DEVICE``; the names may contain ``=``."""
     places = [place for place, sign in enumerate(text) if sign == "="]
     pairs = [(text[:place].strip(), text[place + 1 :].strip()) for place in places]
     known = {*topology.device_index, *topology.device_types}
@@ -86,7 +85,7 @@ def parsed_pin(text: str, topology: Topology) -> tuple[str, str]:
 
 
 def pins_of(pins: Pins, machine: Topology) -> tuple[tuple[str, str], ...]:
-    """(pattern, device) of pins."""
+    """The pins as (pattern, device) pairs."""
     listed = tuple(pins.items()) if isinstance(pins, Mapping) else pins
     found = []
     for pair in tuple_of("", "pins", listed, (str, tuple), "texts as 'op=device', or (pattern, device) pairs"):
@@ -98,7 +97,7 @@ def pins_of(pins: Pins, machine: Topology) -> tuple[tuple[str, str], ...]:
 
 
 def together_of(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
-    """Patterns, and sets of patterns."""
+    """The checked sets, each as a pattern or a tuple of patterns."""
     entries = tuple_of("", "colocate", colocate, object, "patterns, or lists of patterns")
     return tuple(
         entry if isinstance(entry, str) else tuple_of("colocate", "a set", entry, str, "patterns of ops or modules")
@@ -112,20 +111,20 @@ def _together(graph: OpGraph, patterns: str | Iterable[str]) -> tuple[str, ...]:
     if len(ops) < 2:
         shown = ",".join(listed)
         raise InputError(
-            f"colocation {shown!r} means {'one op' if ops else 'nothing'} alone; name two or more, as in "
+            f"colocation {shown!r} matches only {'one op' if ops else 'no op'}; name two or more, as in "
             "'encoder.*' or 'conv1,conv2'"
         )
     return ops
 
 
 def _listed(graph: OpGraph, text: str) -> list[str]:
-    """The patterns between commas; a name that holds commas itself is one."""
+    """The patterns between commas; the id of an op may contain commas."""
     if text in graph.index:
         return [text]
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _paths(module: str | None) -> Iterator[str]:
-    """The path of a module and of all that hold it."""
+    """The paths of a module and of all modules that contain it, outermost first."""
     parts = (module or "").split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1) if module)

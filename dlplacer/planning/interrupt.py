@@ -1,7 +1,6 @@
-"""Ctrl-C as a request to stop: a flag that the search looks at, not an exception in the middle of it.
+"""Ctrl-C as a request to stop: a flag that the search reads, instead of an exception in the middle of it.
 
-`kept_interrupts` sees to it that one is not lost. And processes that end with the one that started them:
-`end_with_parent`.
+`kept_interrupts` makes sure that no Ctrl-C is lost, and `end_with_parent` that a process ends with its parent.
 """
 
 import contextlib
@@ -22,8 +21,8 @@ _PR_SET_PDEATHSIG = 1
 def stop_on_interrupt(stop: threading.Event, say: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Have the first Ctrl-C set an event; a second one raises KeyboardInterrupt as usual.
 
-    An exception out of a signal handler can strike anywhere, also where Python drops it (a weak reference's callback);
-    a flag cannot be lost. It does nothing outside of the main thread, which alone may handle signals.
+    An exception from a signal handler can strike anywhere, even where Python drops it (a weak reference's callback); a
+    flag cannot be lost. It does nothing outside the main thread, because only that thread may handle signals.
     """
 
     def on_signal(number: int, frame: Any) -> None:
@@ -45,9 +44,9 @@ def stop_on_interrupt(stop: threading.Event, say: Callable[[], None] = lambda: N
 
 @contextlib.contextmanager
 def plan_or_interrupt(stop: threading.Event) -> Iterator[None]:
-    """Have a Ctrl-C stop the search, so that it costs no plan that is there; without one it is a KeyboardInterrupt.
+    """Have Ctrl-C stop the search and keep its best plan; without a plan it raises KeyboardInterrupt.
 
-    It leaves a handler alone that is not Python's own.
+    A handler that is not Python's own stays in place.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -64,10 +63,10 @@ def plan_or_interrupt(stop: threading.Event) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_interrupts() -> Iterator[None]:
-    """Raise a KeyboardInterrupt that Python drops meanwhile when the context is left.
+    """At the end of the context, raise a KeyboardInterrupt that Python dropped inside it.
 
-    One that strikes in a finalizer, or in the callback of a weak reference, is printed and forgotten by Python: so a
-    Ctrl-C that comes while the garbage collector runs may be lost. It does nothing outside of the main thread.
+    Python only prints one that strikes in a finalizer or in the callback of a weak reference, so a Ctrl-C during a
+    garbage collection may be lost. It does nothing outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -91,9 +90,9 @@ def kept_interrupts() -> Iterator[None]:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the system kill this process when its parent ends, and end it if that has happened already.
+    """Have the system kill this process when its parent ends, or end it now if the parent has already ended.
 
-    Does nothing where the system has no such signal.
+    It does nothing on systems other than Linux.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

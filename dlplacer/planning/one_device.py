@@ -1,4 +1,4 @@
-"""The step on one device, beside which a plan on several must stand."""
+"""The step on one device, with which a plan on several devices is compared."""
 
 from dataclasses import replace
 from math import inf
@@ -22,18 +22,18 @@ from dlplacer.solvers.instance.schedule import ProblemSchedule
 
 _SAME = 1e-6
 _NOISE = 0.05
-"""Share of a step by which planned steps of short ops are off."""
+"""Relative error of planned steps with short ops."""
 
 
 def single_device_s(problem: Problem) -> float | None:
-    """Seconds of all ops on the best single device, wherever the user pins them; None if they fit on none."""
+    """Seconds of all ops on the best single device, without the user's constraints; None if they fit on none."""
     free = problem
     if problem.graph.constraints:
         unpinned = replace(problem.graph, constraints=Constraints())
         try:
             free = build_problem(with_times(unpinned, problem.topology), problem.topology, problem.options)
         except InputError:
-            # An op that is pinned needs a time on its own device alone.
+            # A pinned op may have a time only on its own device.
             return None
     found = singles(free)
     if dispatch_of(free.topology).delays:
@@ -43,20 +43,20 @@ def single_device_s(problem: Problem) -> float | None:
 
 
 def replayed_s(problem: Problem, schedule: ProblemSchedule) -> float:
-    """Seconds of a schedule whose ops wait for the processes that issue them."""
+    """Makespan in seconds of a schedule whose ops wait for the processes that issue them."""
     return max(entry.end_s for entry in replay(problem, schedule.device, schedule.order)[0])
 
 
 def one_device_s(graph: OpGraph, topology: Topology) -> float | None:
-    """Seconds of the step on the best single device, issues included; None where all ops surely fit on none."""
-    # Devices that differ in name alone give the same: large graphs take a second for each.
+    """Seconds of the step on the best single device, issues included; None if no device holds all footprints."""
+    # Devices that differ only in name have the same time, and large graphs take a second per device.
     unlike = {(each.type, each.memory_bytes, each.dispatch_s, each.asynchronous): each for each in topology.devices}
     alone_s = min(_alone_s(graph, device) for device in unlike.values())
     return None if alone_s == inf else alone_s
 
 
 def one_device_note(plan: Plan) -> str | None:
-    """A sentence if one device is within the noise of a plan on several: it cannot disappoint."""
+    """A note if the step on one device is within the noise of a plan on several; else None."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
     alone_s = one_device_s(plan.graph, plan.topology)
     if len(working) < 2 or alone_s is None or alone_s > (1 + _NOISE) * plan.makespan_s:
@@ -68,7 +68,7 @@ def one_device_note(plan: Plan) -> str | None:
 
 
 def one_device_is_best(plan: Plan, critical_path_s: float | None = None) -> str | None:
-    """A sentence with the reason if a plan uses one of several devices; `critical_path_s` is its bound, if known."""
+    """A note with the reason if a plan uses one of several devices; `critical_path_s` is the bound, if known."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
     if len(plan.topology.devices) < 2 or len(working) != 1:
         return None
@@ -77,22 +77,22 @@ def one_device_is_best(plan: Plan, critical_path_s: float | None = None) -> str 
         problem = build_problem(plan.graph, plan.topology, plan.options, plan.makespan_s)
         critical_path_s = float(critical_path(build_instance(problem)) * problem.tick_s)
     times_s = [entry.end_s - entry.start_s for entry in plan.ops if entry.end_s > entry.start_s]
-    # Not what the topology names: a core alone in its process never waits for it.
+    # The effective dispatch times, because a core alone in its process never waits for it.
     dispatch_s = max(dispatch_of(plan.topology).seconds)
     if critical_path_s >= plan.makespan_s * (1 - _SAME):
-        reason = "its longest chain of ops takes as long by itself, so that there is nothing to do at once"
+        reason = "its longest chain of ops takes as long by itself, so nothing can run in parallel"
     elif not dispatch_s:
-        reason = "what its transfers take is more than other devices would save"
+        reason = "transfers would take longer than other devices would save"
     else:
         reason = (
-            f"its {len(times_s)} ops take {format_seconds(sum(times_s) / len(times_s))} on average, issuing one "
-            f"{format_seconds(dispatch_s)}, and a transfer has its latency"
+            f"its {len(times_s)} ops take {format_seconds(sum(times_s) / len(times_s))} on average, issuing one takes "
+            f"{format_seconds(dispatch_s)}, and every transfer adds latency"
         )
     return f"one device is best, {next(iter(working))}: {proof}; {reason}"
 
 
 def _alone_s(graph: OpGraph, device: Device) -> float:
-    """The ops in turn, each on a device that queues them after its process has issued it; infinite if it cannot be."""
+    """Seconds of all ops in series, each after its process has issued it; infinite if the device cannot run all."""
     footprint_bytes = sum(op.footprint_bytes for op in graph.ops)
     if any(op.time_on(device.type) is None for op in graph.ops) or (
         device.memory_bytes is not None and footprint_bytes > device.memory_bytes
@@ -108,14 +108,14 @@ def _alone_s(graph: OpGraph, device: Device) -> float:
 
 
 _MOST_REPLAYED = 10_000
-"""Ops up to which the plan is replayed, in about a second; beyond, the sum of its issues bounds its step."""
+"""Up to this many ops the plan is replayed, in about a second; beyond that the sum of its issues bounds its step."""
 
 _COLLAPSE = 0.5
-"""Share of the gain over one device that must remain under eager issue, else the user is told."""
+"""If less than this share of the gain over one device remains with eager issue, the user gets a note."""
 
 
 def launch_note(result: Result) -> str | None:
-    """A sentence if eager PyTorch would change the answer: one device is best, or most of the gain is lost."""
+    """A note if with eager PyTorch one device is best, or most of the gain is lost; else None."""
     plan, speedup = result.plan, result.speedup
     eager = with_issue(plan.topology, "eager")
     if eager == plan.topology or len(set(plan.placement.values())) < 2 or speedup is None or speedup <= 1:

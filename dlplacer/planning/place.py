@@ -1,4 +1,4 @@
-"""The front door of planning: graph and topology in, checked plan with its bound and gap out."""
+"""Entry point of planning: a checked plan for a graph on a topology, with its bound and gap."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -35,14 +35,14 @@ from dlplacer.solvers.instance.time_limit import counting_work, counts_work, in_
 from dlplacer.solvers.methods import DEFAULT_METHOD, left_out, require_method
 
 _MOST_WORKERS = 10_000
-"""More threads than any machine has; CP-SAT would try to start them."""
+"""Limit on workers, above that of any machine; CP-SAT would try to start more threads."""
 
 _SHORT_S, _MOST_GRACE_S = 5.0, 1.25
-"""Limits below which a first schedule may be late, and by how much at most: a list schedule of 2,000 ops on eight
-devices takes 0.7 s, of which a limit of one second would leave it half."""
+"""Time limit below which a first schedule may be late, and its largest delay. A list schedule of 2,000 ops on eight
+devices takes 0.7 s, but a limit of one second would leave it half of that."""
 
 _FINISH_FACTOR, _FINISH_SHARE = 2.0, 0.5
-"""Time to finish ÷ time to prepare: 1.3 to 2.1 on 106,000 ops; and the most of what is left that it gets."""
+"""Time to finish ÷ time to prepare (1.3 to 2.1 for 106,000 ops), and its largest share of the remaining time."""
 
 
 @fewer_collections()
@@ -67,19 +67,19 @@ def place(
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
-    `time_limit_s`: Seconds for the whole call, building the model included. Below 5 s a first plan may be up to a
-    second late. `work_s`: In place of a time limit, work of one worker: about as many seconds. Plan and bound are the
-    same everywhere. `stop`: Set it to end early with the best plan, as the first Ctrl-C does unless the caller handles
-    SIGINT. `pins`, `colocate`: Op, module or glob → device, and sets of ops that stay together: see
-    `dlplacer.planning.constrain.constrained`. Speedups refer to the best single device without them. `warm_start`: A
-    plan to begin with, for method ``ilp``: of the same problem, or of another graph, machine or granularity with ops in
-    common. The result is never worse than what `dlplacer.planning.warm_start` makes of it; ``provenance["warm_start"]``
-    tells what that was.
+    `time_limit_s`: Seconds for the whole call, including building the model. With a limit below 5 s, a first plan may
+    be about a second late. `work_s`: Work of one worker instead of a time limit, about as many seconds; plan and bound
+    are then the same on every machine. `stop`: Set it to end early with the best plan; the first Ctrl-C does the same
+    unless the caller handles SIGINT. `pins`, `colocate`: Op, module or glob → device, and sets of ops that share a
+    device: see `dlplacer.planning.constrain.constrained`. Speedups refer to the best single device without them.
+    `warm_start`: An initial plan for method ``ilp``, of the same problem or of another graph, machine or granularity
+    with common ops. The result is never worse than the plan that `dlplacer.planning.warm_start` derives from it;
+    ``provenance["warm_start"]`` describes that plan.
 
-    Raises InputError if an op has no time on an allowed device, an argument is out of range, or the graph is too large
-    to be planned; InfeasibleError if no plan can exist; names the constraint to blame; NoPlanError if none was found in
-    time; CheckError if the warm start breaks a rule of its own problem; KeyboardInterrupt at a Ctrl-C before the first
-    plan, or at a second one.
+    Raises InputError if an op has no time on an allowed device, an argument is out of range, or the graph is too large;
+    InfeasibleError, with the constraint to blame, if no plan can exist; NoPlanError if none was found in time;
+    CheckError if the warm start breaks a rule of its own problem; KeyboardInterrupt at a Ctrl-C before the first plan,
+    or at a second one.
     """
     if work_s is not None:
         if workers not in (None, 1):
@@ -89,7 +89,7 @@ def place(
     require_method(method, options.objective)
     _require_arguments(method, time_limit_s, gap, workers, warm_start)
     if dispatch_of(topology).delays:
-        options.require_makespan("a topology that says what issuing an op costs (dispatch_s)")
+        options.require_makespan("a topology with issue costs (dispatch_s)")
     if warm_start is not None:
         options.require_makespan("a warm start")
         check_plan(warm_start)
@@ -102,10 +102,10 @@ def place(
                 raise NoPlanError("the solve was stopped before its search began, so there is no plan")
             return False
 
-        # In a thread, which is left behind if somebody asks to stop: 100,000 ops take it ten seconds.
+        # In a thread, which is abandoned at a stop, because preparing 100,000 ops takes ten seconds.
         preparing = partial(prepared, graph, topology, options, pins, colocate)
         problem = in_thread(preparing, math.inf, is_stopped, lambda: None)
-        # A good plan soon after a short limit is worth more than none.
+        # A good plan soon after a short limit is better than none.
         grace_s = _MOST_GRACE_S * max(0.0, 1 - time_limit_s / _SHORT_S)
         threads = workers or len(usable_cores())
         budget = Budget(began, gap, seed, threads, stop, grace_s=grace_s, without=omitted)
@@ -119,7 +119,7 @@ def prepared(
     pins: Mapping[str, str] | Iterable[tuple[str, str]],
     colocate: Iterable[str | Iterable[str]],
 ) -> Problem:
-    """The problem, for which no simple reason rules out a plan."""
+    """The problem of planning; raises InfeasibleError if a simple reason rules out every plan."""
     require_size(graph)
     held = constrained(graph, topology, pins, colocate)
     problem = build_problem(with_times(held, topology), topology, options)
@@ -136,14 +136,14 @@ def solved(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     warm_start: Plan | None = None,
 ) -> Result:
-    """The best plan of a problem that a method finds in time; raises as `place` does.
+    """The best plan of a problem that a method finds in time; errors as in `place`.
 
-    `budget`: Its deadline is the moment from which the time limit counts.
+    `budget`: Its deadline is the time from which the time limit counts.
     """
     began = budget.deadline
     prepare_s, tick_s = now() - began, problem.tick_s
-    # To replay and check the plan takes about as long as to make the problem; for a small one that was mostly the
-    # import of libraries: 1 ms for each op is enough on any machine.
+    # Replaying and checking the plan takes about as long as building the problem. For a small problem, importing
+    # libraries takes most of that time, so 1 ms per op is enough on any machine.
     finish_s = min(_FINISH_FACTOR * prepare_s, 0.02 + 1e-3 * problem.op_count)
     finish_s = min(finish_s, _FINISH_SHARE * max(0.0, time_limit_s - prepare_s))
 
@@ -163,7 +163,7 @@ def solved(
 
 
 def _checked(problem: Problem, method: str, budget: Budget, time_limit_s: float, begin: Plan | None) -> Plan:
-    """The best plan found until the deadline of the budget, which keeps all rules."""
+    """The best valid plan found until the deadline of the budget."""
     warm = None if begin is None else WarmStart(problem, begin)
     plan, outcome = best_plan(problem, method, budget, None if warm is None else warm.begin)
     work = {"work_s": time_limit_s} if counts_work() else {}

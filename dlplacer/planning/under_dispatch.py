@@ -1,13 +1,13 @@
 """The plan for a machine whose devices wait for the processes that issue their ops.
 
-Dispatch only delays. A plan under it is a plan of the problem without it, where every start may be earlier, so every
-bound of that problem holds; `dlplacer.problem.dispatch.least_step_s` adds another. The solvers know of neither. So
-candidates are replayed with dispatch, and the shortest replayed plan is taken, whatever its schedule promised:
+Dispatch only delays ops. A plan with dispatch is also one without it, where starts may be earlier; so bounds of that
+problem hold, and `dlplacer.problem.dispatch.least_step_s` adds another. The solvers ignore dispatch. Therefore
+candidates are replayed with dispatch, and the shortest replayed plan wins, even against shorter schedules:
 
-- every single device;
-- the schedule of the method on the problem itself, which gives the bound too;
-- for the default method, those of each heuristic where every op takes at least as long as its issue, with all devices
-  of its process at work;
+- every single device, for the default method;
+- the schedule of the method on the problem itself, which also gives the bound;
+- for the default method, a schedule of each heuristic with op times raised to the issue time under a fully busy
+  process;
 - for the default method, placements and orders near the best of these, until the gap or the limit is reached.
 """
 
@@ -33,16 +33,16 @@ from dlplacer.solvers.instance.time_limit import count_work, now, within
 from dlplacer.solvers.methods import DEFAULT_METHOD, HEURISTICS, METHODS, SOLVERS, schedules_by, solve_from
 
 _REPLAYED_OP_S = 1e-4
-"""Seconds of work for an op of a replay."""
+"""Seconds of work that an op of a replay counts as."""
 
 _STARTS_SHARE, _WALK_SHARE = 0.5, 0.25
-"""Of the time, for heuristics; of what they leave, for walks from the best plan."""
+"""Share of the time for heuristics, and share of the remaining time for walks from the best plan."""
 
 _MEMORY, _PATIENCE, _AGAIN = 50, 100, 0.3
-"""Steps that a walk looks back; steps for each op after which it begins anew; share of moves that another follows."""
+"""History length of a walk, idle steps per op before it restarts, and probability that another move follows a move."""
 
 _SAME = 1e-9
-"""Relative difference of two sums of the same times."""
+"""Largest relative difference between two float sums of the same times."""
 
 
 def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None = None) -> tuple[Plan | None, Outcome]:
@@ -70,7 +70,7 @@ def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None
 
 
 class _ReplayedSearch:
-    """The best plan so far of those that were replayed."""
+    """The search for the best replayed plan."""
 
     def __init__(self, problem: Problem, budget: Budget) -> None:
         self.problem, self.budget = problem, budget
@@ -80,7 +80,7 @@ class _ReplayedSearch:
         self.may_overflow = problem.options.memory == "sum" or may_bind(problem)
 
     def run(self, method: str, solve: Callable[[Problem, Budget], Outcome]) -> tuple[Plan | None, Outcome]:
-        """The best plan of a method, of the default one with single devices and heuristics; and its bound."""
+        """The best plan of a method and its bound; the default method also tries single devices, heuristics, walks."""
         is_default, problem, budget = method == DEFAULT_METHOD, self.problem, self.budget
         for schedule in singles(problem) if is_default else ():
             if self.best is None or not budget.stop.is_set():
@@ -92,7 +92,7 @@ class _ReplayedSearch:
             part = replace(budget, deadline=budget.deadline - share * budget.left_s, report=self._hear)
             outcome = METHODS[method](problem, part) if method == "single" else solve(problem, part)
             if method == "single":
-                # Another device than the best one without dispatch may be the best when it waits for its process.
+                # With dispatch another device may be the best, because ops wait for their process.
                 best = min(singles(problem), key=partial(replayed_s, problem), default=None)
                 outcome = replace(outcome, schedule=best)
             self.offer(outcome.schedule)
@@ -108,7 +108,7 @@ class _ReplayedSearch:
             self._judge(schedule.device, schedule.order)
 
     def _judge(self, device: Sequence[int], order: Sequence[int]) -> float:
-        """Seconds of a placement replayed in an order; infinity if it is no plan."""
+        """Seconds of a placement replayed in an order; infinite if it is not a plan."""
         problem = self.problem
         if any(problem.delay[arc.size][device[arc.source]][device[arc.target]] is None for arc in problem.arcs):
             return math.inf
@@ -116,7 +116,7 @@ class _ReplayedSearch:
         return self._keep(*replay(problem, device, order))
 
     def _keep(self, ops: tuple[ScheduledOp, ...], transfers: tuple[Transfer, ...]) -> float:
-        # Ops that wait may let tensors live longer than there is memory for.
+        # Waiting ops extend the lives of tensors, which may then exceed the memory.
         if self.may_overflow and any(
             use.capacity_bytes is not None and use.peak_bytes > use.capacity_bytes
             for use in memory_use(self.problem, ops, transfers).values()
@@ -141,7 +141,7 @@ class _ReplayedSearch:
         return self.best is not None and self.makespan_s - bound_s <= gap * self.makespan_s
 
     def _offer_starts(self) -> None:
-        """Offer a schedule of each heuristic, of the problem with floors if there is one, in a share of the time."""
+        """Offer a schedule of each heuristic, with floors on op times if they matter, in a share of the time."""
         stop, until = self.budget.stop, now() + _STARTS_SHARE * self.budget.left_s
         problem = self.problem if stop.is_set() else _with_floors(self.problem) or self.problem
 
@@ -152,15 +152,15 @@ class _ReplayedSearch:
                     return
 
         for method in HEURISTICS:
-            # One whose package is not installed is left out.
+            # A heuristic whose package is not installed is left out.
             with suppress(InputError):
                 within(lambda: stop.is_set() or now() > until, partial(ask, method))
 
     def _walk(self) -> None:
-        """Move on from the best plan until the gap or the limit, and from it again after many steps in vain.
+        """Search from the best plan until the gap or the limit, and restart from it after many steps without success.
 
         Late acceptance hill climbing (Burke and Bykov 2017): a move is accepted if the replay is no longer than the
-        current one, or than the one of so many steps ago. Each return to the best plan begins with one more move.
+        current one, or than the one of `_MEMORY` steps ago. Each restart begins with one more move than the last.
         """
         random, count, kicks = Random(self.budget.seed), self.problem.op_count, 0
         while self.budget.left_s and not self._is_closed() and self.best is not None:
@@ -187,7 +187,7 @@ class _ReplayedSearch:
             kicks = 0 if self.makespan_s < begun_s else kicks % (2 * count) + 1
 
     def _move(self, random: Random, device: list[int], order: list[int]) -> None:
-        """Take the ops of a run that share a device to another, with their groups; or an op to another place."""
+        """Move ops of a run on one device, with their groups, to another device, or an op to another place."""
         problem, place = self.problem, random.randrange(len(order))
         op = order[place]
         if random.random() < 0.5:
@@ -208,10 +208,10 @@ class _ReplayedSearch:
 
 
 def _with_floors(problem: Problem) -> Problem | None:
-    """The problem with every op as long as its issue, where all devices of the process are at work.
+    """The problem with every op time raised to the issue time under a fully busy process.
 
-    None if that hardly changes the work of the ops. It is no relaxation, as ops that were issued ahead do not wait
-    behind a long one; its schedules are simulated.
+    None if that hardly changes the work of the ops. It is not a relaxation, because ops that were issued ahead do not
+    wait after a long one, so its schedules are replayed.
     """
     graph, dispatch = problem.graph, dispatch_of(problem.topology)
     floors: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""A solve that begins with a plan: of the same problem, or of another graph, machine or granularity."""
+"""Warm starts: a solve begins with a plan of the same problem, or of another graph, machine or granularity."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +19,11 @@ from dlplacer.solvers.instance.schedule import Incumbent, Outcome, keeps_blocks_
 
 
 def placement_from(plan: Plan, problem: Problem) -> tuple[tuple[int, ...], str]:
-    """The placement of a problem's ops that follows a plan, [op] → position of its device; and a text on how far.
+    """The placement that follows a plan, [op] → position of its device, and a text on the ops that follow it.
 
     An op goes to the plan's device for the op of the same id, for an op made from it, or for an op it was made from. A
     colocation group goes to the device with most of its work. An op that the plan lacks goes to a device of its
-    producers, or else of its readers. Devices are matched by name, the others in order, those of the same type first.
+    producers, or else of its readers. Devices are matched by name, then by type, then in order.
     """
     wanted = list(_wanted(plan, problem))
     blocks = list(problem.groups)
@@ -46,16 +46,16 @@ def placement_from(plan: Plan, problem: Problem) -> tuple[tuple[int, ...], str]:
     found = tuple(device[op] for op in range(problem.op_count))
     known = sum(choice == here for choice, here in zip(wanted, found, strict=True))
     followed = sum(choice is None for choice in wanted)
-    text = f"{known} of {len(found)} ops where the plan has them"
+    text = f"{known} of {len(found)} ops on the plan's devices"
     if moved := len(found) - known - followed:
-        text += f", {moved} where pins, groups or devices let them"
+        text += f", {moved} moved because of pins, groups or devices"
     if followed:
-        text += f", {followed} that it does not have with their neighbours"
+        text += f", {followed} that the plan lacks with their neighbours"
     return found, text
 
 
 def _wanted(plan: Plan, problem: Problem) -> Iterator[int | None]:
-    """For every op the position of the device where the plan has it."""
+    """For every op the position of its device in the plan; None if the plan lacks the op."""
     partner = _partners(plan.topology, problem.topology)
     home: dict[str, str] = {}
     for op in plan.graph.ops:
@@ -68,7 +68,7 @@ def _wanted(plan: Plan, problem: Problem) -> Iterator[int | None]:
 
 
 def _partners(old: Topology, new: Topology) -> Mapping[str, int]:
-    """Device of one machine → position of the device of the other that stands for it, if there is one."""
+    """Device of one machine → position of its counterpart in the other, if there is one."""
     found = {device.id: new.device_index[device.id] for device in old.devices if device.id in new.device_index}
     for same_type in (True, False):
         free = [place for place in range(len(new.devices)) if place not in found.values()]
@@ -115,22 +115,22 @@ class WarmStart:
     def begin(self, instance: Instance, incumbent: Incumbent) -> None:
         """Offer the plan's placement, in its order, to an empty incumbent."""
         order = _ordered(self.problem, self.plan, [[end for end, _ in arcs] for arcs in instance.predecessors])
-        # The barrier, if there is one, runs anywhere.
+        # The barrier, if there is one, may run on any device.
         device = [*self.placement, *[0] * (instance.op_count - self.problem.op_count)]
         schedule = in_sequence(instance, device, order)
         if schedule is None or not keeps_blocks_and_memory(instance, schedule) or not incumbent.offer(schedule):
-            self.note = f"not used: {self.followed}, but {self._without_route() or 'it does not keep the memory'}"
+            self.note = f"not used: {self.followed}, but {self._without_route() or 'it exceeds the memory'}"
             return
         plan, problem = self.plan, self.problem
         same = (plan.graph, plan.topology, plan.options) == (problem.graph, problem.topology, problem.options)
         bound_s = plan.lower_bound_s if same else 0.0
-        stated = f"; its lower bound, {format_seconds(bound_s)} as it states, is not believed" if bound_s else ""
+        stated = f"; its own lower bound, {format_seconds(bound_s)}, is ignored" if bound_s else ""
         self.note = f"{self.followed}{stated}"
 
     def if_better(
         self, found: Plan | None, outcome: Outcome, method: str, provenance: Mapping[str, Any]
     ) -> Plan | None:
-        """The warm plan with the new bound if it keeps all rules and is faster than the plan found; else that one."""
+        """The warm plan with the new bound if it is valid and faster than the plan found; else the plan found."""
         bound = Outcome(None, outcome.lower_bound)
         for ops, transfers in self._as_it_was():
             if found is None or max(entry.end_s for entry in ops) < found.makespan_s:
@@ -143,7 +143,7 @@ class WarmStart:
         return found
 
     def _as_it_was(self) -> Iterator[tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]]:
-        """Ops and transfers of the plan, and those of its order replayed; either may break a rule of the problem."""
+        """Ops and transfers of the plan, then of a replay of its order; either may break a rule of the problem."""
         devices = self.problem.topology.device_index
         if self.plan.scheduled.keys() == self.problem.graph.index.keys() and all(
             devices.get(entry.device) == self.placement[self.problem.graph.index[entry.op]] for entry in self.plan.ops
@@ -155,18 +155,18 @@ class WarmStart:
         yield replay(self.problem, self.placement, _ordered(self.problem, self.plan, reads))
 
     def _without_route(self) -> str:
-        """A pair of ops that no route joins where the plan has them, as a text; empty if there is none."""
+        """A text on a pair of ops on devices that no route joins; empty if there is none."""
         ops, devices = self.problem.graph.ops, self.problem.topology.devices
         for arc in self.problem.arcs:
             here, there = (self.placement[end] for end in (arc.source, arc.target))
             if self.problem.delay[arc.size][here][there] is None:
                 ends = f"{devices[here].id!r} and {devices[there].id!r}"
-                return f"no route joins {ends}, where it has {ops[arc.source].id!r} and {ops[arc.target].id!r}"
+                return f"no route joins {ends}, its devices of {ops[arc.source].id!r} and {ops[arc.target].id!r}"
         return ""
 
 
 def _ordered(problem: Problem, plan: Plan, reads: Sequence[Sequence[int]]) -> list[int]:
-    """The ops of a problem or instance in the plan's order as far as it is known, each after those that it reads."""
+    """The ops of a problem or instance, each after its inputs, and otherwise in the plan's order if it has them."""
     count = len(reads)
     place = {entry.op: number for number, entry in enumerate(in_order(plan))}
     for made in plan.graph.ops:
@@ -192,7 +192,7 @@ def _ordered(problem: Problem, plan: Plan, reads: Sequence[Sequence[int]]) -> li
         for reader in readers[op]:
             waits[reader] -= 1
             if not known[reader]:
-                # An op that the plan does not have comes as soon as it can.
+                # An op that the plan lacks comes as early as possible.
                 key[reader] = max(key[reader], key[op])
             if not waits[reader]:
                 heappush(ready, (key[reader], reader))

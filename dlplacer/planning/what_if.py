@@ -1,6 +1,6 @@
-"""The step time if something were different: a link, a device, memory, an op, or the device of an op.
+"""The step time if a link, a device, the memory, an op, or the device of an op were different.
 
-Every question is a solve with one thing changed, which begins with the plan at hand.
+Every question is a solve with one change, warm-started from the given plan.
 """
 
 import time
@@ -31,18 +31,18 @@ from dlplacer.solvers.instance.instance import build_instance, interchangeable
 
 ALL_LINKS = "all links twice as fast"
 _BUSIEST, _LONGEST = 3, 3
-"""Links and ops that are changed one by one: those that are busy longest."""
+"""Numbers of the busiest links and the longest ops that are changed one by one."""
 
 _MORE_MEMORY = 1.25
 _BASE_SHARE = 0.2
-"""Of the budget, for the plan itself: without it, changes would get the credit for more search."""
+"""Share of the budget for the plan itself; without it, changes would get the credit for longer search."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that is different.
+    """One change of the graph or the machine.
 
-    `made`: The graph and the machine with the change; made on demand, because there are many changes.
+    `made`: Returns the graph and the machine with the change, on demand because there are many changes.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Change:
 
 
 def changes(plan: Plan) -> Iterator[Change]:
-    """All changes of a plan.
+    """All changes to try for a plan.
 
     All links twice as fast, then each of the busiest; one more device of each type; a quarter more memory; each of the
     longest ops in half its time.
@@ -74,7 +74,7 @@ def changes(plan: Plan) -> Iterator[Change]:
 
 
 def _joined_by(plan: Plan, device: Device) -> float:
-    """Bytes per second of all links of a device."""
+    """Total bytes per second of a device's links."""
     return sum(link.total_bytes_per_s for link in plan.topology.links if device.id in (link.source, link.target))
 
 
@@ -107,7 +107,7 @@ def _with_device(plan: Plan, model: Device) -> tuple[OpGraph, Topology]:
         number += 1
     own = [link for link in plan.topology.links if model.id in (link.source, link.target)]
     copies = [replace(link, source=name) if link.source == model.id else replace(link, target=name) for link in own]
-    # Where devices are joined to each other and not by routers, the new one is joined to its model too.
+    # If links join devices directly, without routers, the new device also gets a link to its model.
     peers = [link for link in own if {link.source, link.target} <= set(plan.topology.device_index)]
     if peers:
         copies.append(replace(max(peers, key=lambda link: link.total_bytes_per_s), source=model.id, target=name))
@@ -123,17 +123,17 @@ def _with_faster_op(plan: Plan, op: Op) -> tuple[OpGraph, Topology]:
 
 
 Report = Callable[[str, int, int], None]
-"""Hears what is looked at, how many changes have been answered, and how many there are."""
+"""Receives the text of the current change, the number of changes done, and the number of all changes."""
 
 _SHOWN = 16
-"""Changes that a repr lists: about a screen."""
+"""Number of changes in a repr, about a screen."""
 
 
 @dataclass(frozen=True)
 class Answer:
     """The effect of a change on the step time.
 
-    `status`: ``solved``: solved again, beginning with the plan; or ``not tried``: see the note.
+    `status`: ``solved``, with the plan as warm start, or ``not tried``, for the reason in `note`.
     """
 
     kind: str
@@ -144,15 +144,15 @@ class Answer:
     note: str = ""
 
     def gain(self, base_s: float) -> float | None:
-        """(base − step) ÷ base: the share by which the step found with the change is shorter; below 0 it is longer."""
+        """(base − step) ÷ base: the relative gain of the step found with the change; negative if it is longer."""
         return None if self.makespan_s is None or not base_s else 1 - self.makespan_s / base_s
 
     def most(self, base_s: float) -> float | None:
-        """(base − bound) ÷ base: the gain that no plan with the change exceeds."""
+        """(base − bound) ÷ base: an upper bound on the gain of any plan with the change."""
         return None if self.lower_bound_s is None or not base_s else max(0.0, 1 - self.lower_bound_s / base_s)
 
     def to_dict(self, base_s: float) -> dict[str, Any]:
-        """As in ``dlplacer explain --json``."""
+        """The answer as in ``dlplacer explain --json``."""
         own = asdict(self)
         return own | {"change": own.pop("text"), "gain": self.gain(base_s), "most_gain": self.most(base_s)}
 
@@ -161,7 +161,7 @@ class Answer:
 class WhatWouldHelp(Shown):
     """The answers, the largest gain first, those without a step last.
 
-    `base`: The plan that gains refer to: the one given, or a better one that solving again found.
+    `base`: The plan that gains refer to, which is the given plan or a better one from another solve.
     """
 
     base: Plan = field(repr=False)
@@ -201,7 +201,7 @@ class WhatWouldHelp(Shown):
 def solved_again(
     plan: Plan, seconds: float, graph: OpGraph | None = None, topology: Topology | None = None, **solving: Any
 ) -> Plan:
-    """The plan of a solve that begins with a plan, of its own graph and machine unless others are given."""
+    """The plan of a solve warm-started from a plan, for its own graph and machine unless others are given."""
     limit_s, graph, topology = max(seconds, 0.05), graph or plan.graph, topology or plan.topology
     return place(graph, topology, plan.options, time_limit_s=limit_s, warm_start=plan, **solving).plan
 
@@ -215,10 +215,10 @@ def what_would_help(
     on_progress: Report = lambda what, done, total: None,
     stop: Event | None = None,
 ) -> WhatWouldHelp:
-    """The step time with one thing changed, each of `changes` solved in an equal part of the time left.
+    """The step time for each of `changes`, each solved in an equal part of the remaining time.
 
-    `budget_s`: Seconds for everything. It is exceeded by at most one step of a solve that cannot be interrupted.
-    `stop`: Once it is set, changes that have not been solved are not tried.
+    `budget_s`: Seconds for the whole call. At most one step of a solve that cannot be interrupted exceeds it. `stop`:
+    Once it is set, the remaining changes are not tried.
     """
     if not 0 < budget_s < inf:
         raise InputError(f"the budget is {budget_s:g} s; it must be positive and finite")
@@ -232,13 +232,13 @@ def what_would_help(
         except DlplacerError as error:
             return str(error)
 
-    # More search may shorten the plan itself, which no change must be praised for; and it proves a bound.
+    # Longer search may shorten the plan itself, which must not count as the gain of a change; and it proves a bound.
     base = with_bound(plan, 0.0)
     on_progress("the plan itself", 0, 1)
     better = solved(_BASE_SHARE * budget_s)
     if isinstance(better, Plan):
         base = with_bound(min(better, base, key=lambda plan: plan.makespan_s), better.lower_bound_s)
-    # Of every kind the first, then the second of each: a budget that is too small leaves out the last.
+    # The first change of every kind, then the second of each, because a small budget leaves out the last ones.
     ranks, found, answers = Counter[str](), list[tuple[int, Change]](), list[Answer]()
     for change in changes(base):
         ranks[change.kind] += 1
@@ -247,15 +247,15 @@ def what_would_help(
     for number, (_, change) in enumerate(found):
         left_s = 0.0 if stop.is_set() else began + budget_s - time.monotonic()
         on_progress(change.text, number, len(found))
-        untried = "there was no time to look at it; raise --budget"
+        untried = "there was no time to solve it; raise --budget"
         there = solved(left_s / (len(found) - number), *change.made()) if left_s > 0 else untried
         if isinstance(there, str):
             answers.append(Answer(change.kind, change.text, "not tried", note=there))
             continue
-        # The plan as it is remains possible under every change.
+        # The unchanged plan remains possible with every change.
         least_s = min(there.makespan_s, base.makespan_s)
         answers.append(Answer(change.kind, change.text, "solved", least_s, there.lower_bound_s))
-    # All links faster are no worse than one of them.
+    # All links twice as fast are no worse than one of them.
     least_s = min((one.makespan_s or inf for one in answers if one.kind == "link"), default=inf)
     answers = [
         replace(one, makespan_s=least_s) if one.text == ALL_LINKS and one.makespan_s is not None else one
@@ -269,8 +269,8 @@ def what_would_help(
 class Elsewhere:
     """The step with an op on another device.
 
-    `makespan_s`, `lower_bound_s`: The shortest step found with it there, all else free; and what no such step can beat.
-    `kept`: An op that is held where it is, since the devices are interchangeable: else all might change places.
+    `makespan_s`, `lower_bound_s`: The shortest step found with the op there and all else free, and its lower bound.
+    `kept`: An op that stays on its device if the devices are interchangeable; otherwise all ops might change places.
     """
 
     op: str
@@ -284,9 +284,9 @@ class Elsewhere:
 def elsewhere(
     plan: Plan, op: str, seconds: float = 10.0, *, workers: int | None = None, stop: Event | None = None
 ) -> Iterator[Elsewhere]:
-    """The step with an op on each of the other devices that may run it."""
+    """The step with an op on each of the other devices; `note` gives the reason if there is none."""
     group = next((ops for ops in plan.graph.colocation_groups if op in ops), (op,))
-    # Pins of the op and its group are what is asked about.
+    # Pins of the op and its group are dropped, because the question is about them.
     held = plan.graph.constraints
     pins = {name: device for name, device in held.pins.items() if name not in group}
     free = replace(plan, graph=replace(plan.graph, constraints=Constraints(pins, held.colocate)))
@@ -307,7 +307,7 @@ def elsewhere(
 
 
 def _anchor(plan: Plan, group: Sequence[str], device: str) -> str:
-    """The longest other op beside it, to be held there where the two devices could just exchange all that they have."""
+    """The longest other op on the group's device, if that device and `device` are interchangeable; else empty."""
     index, here = plan.topology.device_index, plan.placement[group[0]]
     instance = build_instance(build_problem(plan.graph, plan.topology, plan.options))
     if not any({index[device], index[here]} <= set(members) for members in interchangeable(instance)):

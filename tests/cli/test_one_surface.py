@@ -35,7 +35,7 @@ def test_minibatch_tries_batches_and_reads_epochs(tmp_path: Path, capsys: pytest
     by_batch = {plan["batch"]: plan for plan in found["batches"]}
     assert [by_batch[size]["epochs"] for size in (4, 16, 64)] == [10, 40, None]
     assert found["batches"][-1]["batch"] == 64
-    assert "nothing is known" in by_batch[64]["reason"]
+    assert "not known to converge" in by_batch[64]["reason"]
 
 
 def test_groups(capsys: pytest.CaptureFixture[str]) -> None:

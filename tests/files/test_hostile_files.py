@@ -22,7 +22,7 @@ TINY = {"format": "dlplacer.graph/1", "nodes": [{"id": "a", "kind": "aten.mm", "
 
 @pytest.mark.parametrize("load", [load_graph, load_plan, load_topology])
 def test_a_device_without_an_end_is_not_read(load) -> None:
-    with pytest.raises(InputError, match="cannot read /dev/zero: it is no file; give a regular file or a pipe"):
+    with pytest.raises(InputError, match="cannot read /dev/zero: it is not a file; give a regular file or a pipe"):
         load("/dev/zero")
 
 

@@ -56,7 +56,7 @@ def test_a_pattern_means(pattern: str, ops: tuple[str, ...]) -> None:
         ({"encodr": "d0"}, (), "has no op or module 'encodr'; it has 'encoder'"),
         ({"conv": "d7"}, (), "the topology has no device 'd7'; it has 'd0', 'd1'"),
         ({"conv": "d0", "c?nv": "d1"}, (), "pin 'c?nv' = 'd1': op 'conv' is pinned to 'd0' and to 'd1'"),
-        ({}, ["conv"], "colocation 'conv' means one op alone; name two or more"),
+        ({}, ["conv"], "colocation 'conv' matches only one op; name two or more"),
         ({}, ["head,nothing"], "has no op or module 'nothing'"),
     ],
 )

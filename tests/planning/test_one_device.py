@@ -27,4 +27,4 @@ def test_nothing_of_a_chain_runs_at_once() -> None:
 
 
 def test_cores_of_one_process_wait_for_it() -> None:
-    assert "its 3 ops take 1 ms on average, issuing one 20 us" in said("host")
+    assert "its 3 ops take 1 ms on average, issuing one takes 20 us" in said("host")

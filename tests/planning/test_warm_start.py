@@ -122,7 +122,7 @@ def test_a_plan_that_no_longer_fits_is_not_used_and_says_so() -> None:
     assert violations(found) == ()
     # Six weights of 10 bytes do not fit into 40.
     assert found.provenance["warm_start"].startswith("not used: 6 of 6 ops")
-    assert found.provenance["warm_start"].endswith("it does not keep the memory")
+    assert found.provenance["warm_start"].endswith("it exceeds the memory")
 
 
 @pytest.mark.parametrize("name", ["rename_op", "drop_op", "move_op", "shift_everything", "drop_transfer", "reroute"])

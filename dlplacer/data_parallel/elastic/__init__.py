@@ -1,1 +1,1 @@
-"""Elastic averaging, local SGD and DiLoCo: workers and a centre that pull each other from time to time."""
+"""Elastic averaging, local SGD and DiLoCo: workers and a centre that pull each other periodically."""

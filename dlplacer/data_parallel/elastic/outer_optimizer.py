@@ -1,4 +1,4 @@
-"""Workers that train alone and synchronise from time to time: one class for EASGD, local SGD and DiLoCo."""
+"""Workers that train locally and synchronise periodically: one class for EASGD, local SGD and DiLoCo."""
 
 import warnings
 from collections.abc import Iterator
@@ -21,35 +21,35 @@ Overlap = bool | Literal["sync1", "sync2", "sync3"]
 
 
 class OuterOptimizer:
-    """Synchronises the workers' weights every so many steps of their own optimizers, while its context is open.
+    """Synchronises the workers' weights every `sync_every` steps of their own optimizers, while its context is open.
 
-    Every rank trains with an optimizer of its own and without averaging gradients. The steps of that optimizer are
-    counted by its hooks; every `sync_every` of them one all-reduce of one packed vector carries the differences of all
-    weights and buffers to the centre, which every rank keeps (masterless form of You, Buluç and Demmel 2017, section
-    5). Float buffers are averaged; integer ones take the first rank's values. The inner optimizer's momentum stays
-    local (eq. 5 and 6).
+    Every rank trains with its own optimizer, whose steps a hook counts, and without averaging gradients. Every
+    `sync_every` steps one all-reduce of a packed vector sums the differences of all weights and buffers from the
+    centre. Every rank has a copy of the centre (masterless form of You, Buluç and Demmel 2017, section 5). Float
+    buffers are averaged; integer buffers take the first rank's values. The inner optimizer's momentum stays local (eq.
+    5 and 6).
 
-    When the context opens first all ranks take the first rank's values, unless a state has been loaded.
+    When the context first opens, all ranks take the first rank's values, unless a state has been loaded.
 
     Parameters
     ----------
     model
-        A module, also one that is placed, compiled, or wrapped by DistributedDataParallel or fully_shard over groups
-        other than `process_group`.
+        A module, which may be placed, compiled, or wrapped by DistributedDataParallel or fully_shard over groups other
+        than `process_group`.
     inner
-        Any torch optimizer of the model's parameters.
+        A torch optimizer of the model's parameters.
     rule
         `easgd`, `local_sgd` or `diloco`.
     sync_every
         Steps from one synchronisation to the next. All ranks must take the same number of steps.
     overlap
-        True (the paper's Sync EASGD 3): the all-reduce runs during the `delay` steps that the rule waits anyway, one
-        for elastic averaging. False (Sync EASGD 2): it is waited for where it is needed. ``"sync1"``: as False, with
-        the centre in the host's memory. All three give the same numbers.
+        True (the paper's Sync EASGD 3): the all-reduce runs during the rule's `delay` steps, which is one step for
+        elastic averaging. False (Sync EASGD 2): the all-reduce starts only when its result is needed. ``"sync1"``: like
+        False, with the centre in the host's memory. All three give the same numbers.
     process_group
-        The ranks that synchronise: None for all, or for this process alone where torch.distributed is not in use.
+        The ranks that synchronise; None means all, or only this process if torch.distributed is not in use.
     timeout_s
-        After how long a rank counts as lost.
+        Seconds without an answer after which a rank counts as lost.
 
     Raises
     ------
@@ -92,7 +92,7 @@ class OuterOptimizer:
         self._pull()
         self._centre = Centre(rule, self._packed)
         self._total = self._packed.empty()
-        # What averaging at once needs not: workers take the centre's values whatever they had.
+        # Averaging without delay does not need it, because workers take the centre's values.
         keeps_own = rule.pull is not None or rule.delay > 0
         self._own = self._packed.empty() if keeps_own else None
         self._counted: list[Tensor] = []
@@ -104,7 +104,7 @@ class OuterOptimizer:
     def __enter__(self) -> Self:
         self._steps_before = self.steps
         if self._handle is not None:
-            raise InputError("this outer optimizer's context is open already; open it once")
+            raise InputError("this outer optimizer's context is already open; open it once")
         settings = f"{self.rule.name} every {self.sync_every}, delay {self.rule.delay}, pull {self._pull()}"
         self._ranks.require_equal("model", self._packed.layout)
         self._ranks.require_equal("rule", settings)
@@ -131,17 +131,17 @@ class OuterOptimizer:
                     stacklevel=2,
                 )
         else:
-            # Where one rank fails the others may never answer.
+            # If one rank fails, the others may never answer.
             self._ranks.forget()
 
     def centre_state_dict(self) -> dict[str, Tensor]:
-        """The centre's weights and float buffers by name: the outcome of elastic averaging."""
+        """The centre's weights and float buffers by name, which are the result of elastic averaging."""
         self._require_started()
         return self._packed.named(self._centre.vector)
 
     @contextmanager
     def at_centre(self) -> Iterator[nn.Module]:
-        """The model with the centre's weights and float buffers, for evaluation; its own are back afterwards."""
+        """The model with the centre's weights and float buffers, for evaluation; its own are restored afterwards."""
         self._require_started()
         own = self._packed.pack(self._packed.empty(self._packed.float_count), with_integers=False)
         with torch.no_grad():
@@ -153,7 +153,7 @@ class OuterOptimizer:
                 self._packed.assign(own)
 
     def stats(self) -> dict[str, int]:
-        """Steps, synchronisations, and bytes of the vectors that were summed."""
+        """Numbers of steps and synchronisations, and bytes of the summed vectors."""
         return {
             "steps": self.steps,
             "synchronisations": self.synchronisations,
@@ -161,7 +161,7 @@ class OuterOptimizer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The state from which this rank goes on to the bit, with those of its model and its inner optimizer."""
+        """The state that, with those of model and inner optimizer, resumes this rank with identical bits."""
         state: dict[str, Any] = {"steps": self.steps, "synchronisations": self.synchronisations, "centre": None}
         if self._started:
             waiting = self._own.clone() if self._waiting and self._own is not None else None
@@ -170,7 +170,7 @@ class OuterOptimizer:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state; the model and the inner optimizer load theirs, of the same rank, before the next step.
+        """Resume from a state; model and inner optimizer must load theirs, of the same rank, before the next step.
 
         Raises
         ------
@@ -191,11 +191,11 @@ class OuterOptimizer:
             self._send_again()
 
     def _pull(self) -> float | None:
-        """a = η·ρ at the present learning rate; InputError if no curvature converges with it."""
+        """a = η·ρ at the current learning rate; raises InputError if no curvature converges with it."""
         group = self.inner.param_groups[0]
         pull = self.rule.pull_at(float(group["lr"]))
         if pull is not None and pull > self._stable_pull:
-            # Other optimizers than SGD are judged as SGD without momentum.
+            # Other optimizers are treated as SGD without momentum.
             sgd = group if isinstance(self.inner, torch.optim.SGD) else {}
             momentum, nesterov = float(sgd.get("momentum", 0)), bool(sgd.get("nesterov"))
             workers, delay = self._ranks.size, self.rule.delay
@@ -230,7 +230,7 @@ class OuterOptimizer:
             self._take_differences()
 
     def _take_differences(self) -> None:
-        """This worker's differences to the centre, and the beginning of their sum."""
+        """Take this worker's differences from the centre, and start their sum."""
         self._packed.pack(self._total, with_integers=self._ranks.rank == 0)
         self._total[: self._packed.float_count] -= self._centre.vector
         if self._own is not None:
@@ -242,7 +242,7 @@ class OuterOptimizer:
             self._ranks.begin_sum(self._total)
 
     def _send_again(self) -> None:
-        """Differences that were taken in another context, or another run."""
+        """Start the sum of differences that were taken in another context or run."""
         if self._waiting and self._own is not None:
             self._total.copy_(self._own)
             if self._overlaps:
@@ -267,5 +267,5 @@ def _require_trains(inner: torch.optim.Optimizer, model: nn.Module) -> None:
     if strange:
         raise InputError(
             f"the inner optimizer trains {len(strange)} parameters that are not {type(model).__name__}'s, the first of "
-            f"shape {strange[0]}; make it of the parameters of the model as it is given here"
+            f"shape {strange[0]}; make it from the parameters of the model given here"
         )

@@ -1,4 +1,4 @@
-"""Rules by which workers and centre move each other: elastic averaging, local SGD, DiLoCo."""
+"""Update rules for workers and centre: elastic averaging, local SGD and DiLoCo."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class OuterRule:
-    """A rule by which workers and centre pull each other.
+    """An update rule for workers and centre.
 
-    With differences d_i = W_i − C from values taken `delay` steps earlier, P workers: elastic averaging moves a worker
-    by −a · d_i and the centre by a · Σ d_i (eq. 1 and 2, a = η·ρ). The others move the centre to the workers' mean, or
-    by an outer optimizer whose gradient is −Σ d_i ÷ P, and workers to the centre.
+    Let d_i = W_i − C be the differences of P workers from values taken `delay` steps earlier. Elastic averaging moves a
+    worker by −a · d_i and the centre by a · Σ d_i (eq. 1 and 2, a = η·ρ). The other rules move the centre to the
+    workers' mean, or by an outer optimizer with gradient −Σ d_i ÷ P, and workers to the centre.
 
-    `easgd`, `local_sgd` and `diloco` describe the fields; without `pull` workers take the centre's values,
-    without `outer` the centre takes the workers' mean.
+    `easgd`, `local_sgd` and `diloco` describe the fields. Without `pull` workers take the centre's values, and without
+    `pull` and `outer` the centre takes the workers' mean.
     """
 
     name: str
@@ -41,8 +41,8 @@ class OuterRule:
             raise InputError(f"{self.name}: delay {self.delay} and start {self.start}; they must be at least 0")
         if self.delay and self.start:
             raise InputError(
-                f"{self.name}: delay {self.delay} with start {self.start}; steps that are all synchronised leave "
-                "nothing to delay: use one of the two"
+                f"{self.name}: delay {self.delay} with start {self.start}; a synchronisation after every step "
+                "cannot be delayed: use one of the two"
             )
 
     def pull_at(self, learning_rate: float) -> float | None:
@@ -50,7 +50,7 @@ class OuterRule:
         return self.pull if self.rho is None else self.rho * learning_rate
 
     def is_due(self, step: int, period: int) -> bool:
-        """True if workers and centre pull each other after so many steps."""
+        """True if workers and centre synchronise after this step."""
         return step > 0 and (step <= self.start or (step - self.start) % period == 0)
 
 
@@ -61,13 +61,13 @@ def easgd(pull: float = 0.1, delay: int = 1, rho: float | None = None) -> OuterR
     Parameters
     ----------
     pull
-        a = η·ρ: the share of its difference to the centre that a worker gives up. Per synchronisation the centre
-        closes P · a of its distance to the workers' mean; `OuterOptimizer` refuses what diverges.
+        a = η·ρ, the share of its difference from the centre by which a worker moves. Per synchronisation the centre
+        covers P · a of its distance to the workers' mean; `OuterOptimizer` refuses pulls that always diverge.
     delay
-        1 is the paper's rule: gradient and differences are of the same weights (eq. 1 and 2), so the exchange can run
-        while forward and backward pass do.
+        1 is the paper's rule: gradients and differences belong to the same weights (eq. 1 and 2), so the exchange can
+        run during the forward and backward pass.
     rho
-        ρ: the pull is η·ρ with the inner optimizer's learning rate as its schedule has it, in place of `pull`.
+        ρ: the pull is η·ρ, with the inner optimizer's current learning rate, instead of `pull`.
     """
     return OuterRule("easgd", pull=pull, delay=delay, rho=rho)
 
@@ -78,11 +78,11 @@ def local_sgd(start: int = 0, delay: int = 0) -> OuterRule:
     Parameters
     ----------
     start
-        Post-local SGD (Lin et al. 2020): for so many steps workers take their mean after every step, which is
-        data parallelism for SGD with or without momentum.
+        Number of initial steps with averaging after each (post-local SGD, Lin et al. 2020), which is data parallelism
+        for SGD with or without momentum.
     delay
-        Apply the mean so many steps later, on top of what a worker has learned since (Wang et al. 2020, overlap local
-        SGD): the exchange overlaps with these steps, and the result differs.
+        Number of steps after which the mean is applied, on top of a worker's updates since (Wang et al. 2020, overlap
+        local SGD): the exchange overlaps with these steps, and the result differs.
     """
     return OuterRule("local_sgd", start=start, delay=delay)
 
@@ -93,10 +93,10 @@ def diloco(outer_optimizer: OptimizerFactory | None = None, delay: int = 0) -> O
     Parameters
     ----------
     outer_optimizer
-        Makes an optimizer of given parameters, as ``functools.partial(torch.optim.SGD, lr=0.7)``. None for the paper's
-        SGD with Nesterov momentum 0.9 and learning rate 0.7.
+        Parameters → an optimizer of them, such as ``functools.partial(torch.optim.SGD, lr=0.7)``. None means the
+        paper's SGD with Nesterov momentum 0.9 and learning rate 0.7.
     delay
-        As in `local_sgd`.
+        See `local_sgd`.
     """
     outer = outer_optimizer or partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True)
     return OuterRule("diloco", outer=outer, delay=delay)
@@ -105,7 +105,7 @@ def diloco(outer_optimizer: OptimizerFactory | None = None, delay: int = 0) -> O
 class Centre:
     """The centre's weights and float buffers as a vector, and its optimizer if it has one.
 
-    It is the same on every rank, as all move it by the same sum.
+    It is the same on every rank, because all ranks move it by the same sum.
     """
 
     def __init__(self, rule: OuterRule, packed: PackedWeights) -> None:
@@ -123,8 +123,8 @@ class Centre:
     def move(self, total: Tensor, own: Tensor | None, workers: int, pull: float | None) -> None:
         """Move the centre, and this worker's weights and float buffers with it.
 
-        `total` and `own` are differences to the centre's present values: the sum of all workers', and this worker's,
-        which is used up. Without `own` a worker takes the centre's values.
+        `total` and `own` are differences from the centre's current values: the sum over all workers, and those of this
+        worker, which are overwritten. Without `own` a worker takes the centre's values.
         """
         packed, weights = self.packed, slice(self.packed.parameter_count)
         buffers = slice(self.packed.parameter_count, self.packed.float_count)
@@ -141,20 +141,20 @@ class Centre:
             self._outer_step(total[weights], workers)
             packed.assign(self.vector)
         else:
-            # The way to the centre's new values from where the worker was: (new − old) − own.
+            # The step from the worker's old values to the centre's new ones: (new − old) − own.
             own[weights] += self.vector[weights]
             self._outer_step(total[weights], workers)
             packed.add(torch.sub(self.vector[weights], own[weights], out=own[weights]), packed.parameters)
 
     def state(self) -> dict[str, Any]:
-        """Values by name, and the optimizer's state."""
+        """The centre's values by name, and its optimizer's state."""
         return {
             "values": self.packed.named(self.vector),
             "optimizer": self.optimizer and self.optimizer.state_dict(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
+        """Load a state."""
         self.packed.from_named(state["values"], self.vector)
         if self.optimizer is not None and state["optimizer"] is not None:
             self.optimizer.load_state_dict(state["optimizer"])
@@ -163,7 +163,7 @@ class Centre:
         if self.optimizer is None:
             self.vector[: self.packed.parameter_count].add_(total, alpha=1 / workers)
             return
-        # The pseudo-gradient points from the workers' mean to the centre: descending moves the centre to the mean.
+        # The pseudo-gradient points from the workers' mean to the centre, so a descent moves the centre to the mean.
         gradient = total.mul_(-1 / workers)
         for view, part in zip(self._views, self.packed.parameters, strict=True):
             view.grad = gradient[part.start : part.stop].view(view.shape)

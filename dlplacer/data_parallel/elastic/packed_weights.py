@@ -1,7 +1,7 @@
 """The trainable parameters and the buffers of a module as one vector, so that one message carries them all.
 
-Layout: parameters, then float buffers, then the bytes of integer buffers. A byte is a number of its own there: sums in
-which one rank gives bytes and the others zeros are exact, so integers travel in the same all-reduce as the weights.
+Layout: parameters, then float buffers, then the bytes of integer buffers. Each byte is one number of the vector, so a
+sum of one rank's bytes and the others' zeros is exact. Thus the all-reduce of the weights also carries the integers.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from dlplacer.core.errors import InputError
 class PackedTensor:
     """One tensor of the vector: elements, or bytes of integers, from `start` to `stop`.
 
-    It is looked up by its owner and attribute, as modules may put another one in a buffer's place.
+    It is looked up by its owner and attribute, because modules may replace a buffer.
     """
 
     name: str
@@ -30,11 +30,11 @@ class PackedTensor:
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor as it is now: the local part of a sharded one, real and imaginary parts of a complex one."""
+        """The current tensor: the local part of a sharded one, real and imaginary parts of a complex one."""
         return _local(self.owner, self.attribute)
 
     def of(self, vector: Tensor) -> Tensor:
-        """Its values in a vector; integers as they are."""
+        """Its values in a vector, integers in their own dtype."""
         part, tensor = vector[self.start : self.stop], self.tensor
         part = part.to(torch.uint8).view(tensor.dtype) if _is_integer(tensor) else part
         return part.view(tensor.shape)
@@ -43,16 +43,15 @@ class PackedTensor:
 class PackedWeights:
     """A module's trainable parameters and persistent buffers as parts of one vector.
 
-    Frozen parameters and buffers that are not part of the state dict are left out. The vector is of float64 if one of
-    the tensors is, else of float32, also for weights of half precision: a centre that moves by small fractions of
-    differences would stand still in them.
+    Frozen parameters and buffers outside the state dict are left out. The vector is float64 if one of the tensors is,
+    and float32 otherwise, even for weights in half precision: there, small moves of a centre would be rounded to 0.
 
     Parameters
     ----------
     device
-        The device of the vectors; None for that of the first parameter.
+        The device of the vectors; None means that of the first parameter.
     frozen
-        True if frozen parameters are parts too; else the attribute `frozen` holds them.
+        True to include frozen parameters; otherwise the attribute `frozen` holds them.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | None = None, frozen: bool = False) -> None:
@@ -84,31 +83,31 @@ class PackedWeights:
 
     @property
     def bytes(self) -> int:
-        """Of one message."""
+        """The bytes of one message."""
         return self.count * self.dtype.itemsize
 
     def tensors(self) -> list[tuple[str, tuple[int, ...], torch.dtype, int, int]]:
-        """(name, shape, dtype, start, stop) of every tensor in the vector."""
+        """The (name, shape, dtype, start, stop) of every tensor in the vector."""
         parts = (*self.floats, *self.integers)
         return [(p.name, tuple(p.tensor.shape), p.tensor.dtype, p.start, p.stop) for p in parts]
 
     @property
     def layout(self) -> str:
-        """Sizes, and a digest of names, shapes and dtypes: equal where vectors fit together."""
+        """Sizes, and a digest of names, shapes and dtypes, which is equal for compatible vectors."""
         tensors = self.tensors()
         digest = hashlib.sha256("\n".join(f"{name} {shape} {dtype}" for name, shape, dtype, *_ in tensors).encode())
         return f"{len(tensors)} tensors, {self.count} elements, sha256 {digest.hexdigest()[:16]}"
 
     def empty(self, count: int | None = None) -> Tensor:
-        """A vector without values."""
+        """An uninitialised vector."""
         return torch.empty(self.count if count is None else count, dtype=self.dtype, device=self.device)
 
     def mapped(self, path: Path) -> Tensor:
-        """A vector in a file that processes share, which is made if it is not there."""
+        """A vector in a file that processes share; the file is created if it is missing."""
         return torch.from_file(str(path), shared=True, size=self.count, dtype=self.dtype)
 
     def pack(self, out: Tensor, with_integers: bool) -> Tensor:
-        """`out`, filled with the tensors' values; integers are written as they are, or as zeros."""
+        """`out`, filled with the tensors' values; without `with_integers` the integers are zeros."""
         pieces = [part.tensor.reshape(-1) for part in self.floats]
         if with_integers:
             pieces += [part.tensor.reshape(-1).view(torch.uint8) for part in self.integers]
@@ -171,7 +170,7 @@ def _placed(entries: Sequence[tuple[str, nn.Module, str]], start: int) -> tuple[
 
 def _local(owner: nn.Module, attribute: str) -> Tensor:
     tensor: Tensor = getattr(owner, attribute).detach()
-    # By the method, not the class: importing DTensor takes as long as half of torch.
+    # Checks the method and not the class, because importing DTensor takes half as long as torch.
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return torch.view_as_real(local) if local.is_complex() else local
 

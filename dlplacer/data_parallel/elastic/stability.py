@@ -1,8 +1,8 @@
 """Convergence of elastic averaging: the spectral radius of its linear recursion on a quadratic loss.
 
-On a loss h ÷ 2 · x² one period is a linear map of the workers' weights and velocities and of the centre. For all
-workers at once it splits into the map of their mean with the centre, and that of differences between workers, which sum
-to zero and so do not move the centre. One worker after the other, it is a product of as many maps as there are workers.
+On a loss h ÷ 2 · x² one period is a linear map of the workers' weights and velocities and of the centre. If all workers
+exchange together, it splits into a map of their mean and the centre, and a map of differences between workers. These
+sum to zero and do not move the centre. If workers exchange in turn, it is a product of one map per worker.
 """
 
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class ElasticRecursion:
-    """Everything that decides stability besides η·h; momentum is that of the workers' SGD.
+    """The parameters that decide stability, except η·h; momentum is that of the workers' SGD.
 
-    With `in_turn` workers exchange one after the other, each after `period` steps of its own: the round robin, by which
-    asynchronous orders are judged too.
+    With `in_turn` workers exchange in turn, each after `period` steps of its own; this round robin also represents
+    asynchronous orders.
     """
 
     pull: float
@@ -41,7 +41,7 @@ class ElasticRecursion:
 
 
 def spectral_radius(eta_h: float | Array, recursion: ElasticRecursion) -> Array:
-    """The growth factor of errors in a period, for every η·h given; below 1 they shrink."""
+    """The growth factor of errors per period, for every given η·h; below 1 errors shrink."""
     shrink = np.atleast_1d(np.asarray(eta_h, dtype=np.float64))
     step = _local_step(shrink, recursion)
     taken = np.linalg.matrix_power(step, recursion.period - recursion.delay)[:, 0, :]
@@ -56,24 +56,24 @@ def spectral_radius(eta_h: float | Array, recursion: ElasticRecursion) -> Array:
 
 
 def require_stable(recursion: ElasticRecursion) -> None:
-    """Refuse a pull with which everything diverges, whatever the learning rate and the curvature."""
+    """Raise InputError for a pull that diverges with every learning rate and curvature."""
     if recursion.pull and not _some_curvature_converges(recursion):
         raise InputError(
-            f"elastic averaging with {recursion} diverges whatever the learning rate and the loss; lower pull (below "
+            f"elastic averaging with {recursion} diverges for every learning rate and loss; lower pull (below "
             f"2 ÷ (workers + 1) = {2 / (recursion.workers + 1):.4g} without momentum at period 1)"
         )
 
 
 def _some_curvature_converges(recursion: ElasticRecursion) -> bool:
-    # SGD alone diverges from 2 (1 + μ) on, and being pulled to a centre that lags behind does not help.
+    # SGD alone diverges from 2 (1 + μ) on, and the pull towards a delayed centre does not help.
     top = 2 * (1 + recursion.momentum)
     scanned = np.concatenate([np.linspace(0.1, top, _SCANNED), np.geomspace(_SMALLEST_ETA_H, 0.1, 20)])
-    # One first: nearly always it converges, and matrices of many workers in turn are large.
+    # One value first, because it nearly always converges and the matrices of many workers in turn are large.
     return any(bool((spectral_radius(part, recursion) < 1 - _TOLERANCE).any()) for part in (scanned[:1], scanned))
 
 
 def _local_step(shrink: Array, recursion: ElasticRecursion) -> Array:
-    """[n, 2, 2]: weight and velocity after a step of SGD (eq. 3 and 4)."""
+    """[n, 2, 2]: the map of weight and velocity in a step of SGD (eq. 3 and 4)."""
     momentum = recursion.momentum
     step = np.empty((len(shrink), 2, 2))
     step[:, 1, 0], step[:, 1, 1] = -shrink, momentum
@@ -85,9 +85,9 @@ def _local_step(shrink: Array, recursion: ElasticRecursion) -> Array:
 
 
 def _pulled(whole: Array, taken: Array, worker: float, centre: float) -> Array:
-    """[n, 3, 3]: weight, velocity and centre after a period, where `worker` and `centre` move by these shares.
+    """[n, 3, 3]: the map of weight, velocity and centre in a period in which worker and centre move by these shares.
 
-    `whole` are the worker's steps [n, 2, 2], `taken` the weight [n, 2] as it was when differences were taken.
+    `whole` is the map [n, 2, 2] of the worker's steps; `taken` [n, 2] gives the weight when differences were taken.
     """
     period = np.zeros((len(whole), 3, 3))
     period[:, :2, :2] = whole
@@ -99,7 +99,7 @@ def _pulled(whole: Array, taken: Array, worker: float, centre: float) -> Array:
 
 
 def _one_turn(whole: Array, taken: Array, recursion: ElasticRecursion) -> Array:
-    """The first worker's turn, then all workers renumbered: its P-th power is a round."""
+    """The map of the first worker's turn and a renumbering of all workers; its P-th power is a round."""
     workers = recursion.workers
     turn = np.tile(np.eye(2 * workers + 1), (len(whole), 1, 1))
     own = np.ix_(range(len(whole)), (0, 1, 2 * workers), (0, 1, 2 * workers))

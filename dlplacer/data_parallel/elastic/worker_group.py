@@ -1,4 +1,4 @@
-"""Sums of vectors over the ranks of a process group, and who is missing when one fails."""
+"""Sums of vectors over the ranks of a process group, and the missing ranks if a sum fails."""
 
 import time
 from datetime import timedelta
@@ -16,7 +16,7 @@ _KEY = "dlplacer/elastic/failed"
 
 
 class WorkerGroup:
-    """The ranks that synchronise: a process group, or this process alone if none was made."""
+    """The ranks that synchronise: a process group, or only this process without torch.distributed."""
 
     def __init__(self, process_group: dist.ProcessGroup | None, timeout_s: float) -> None:
         if not timeout_s > 0:
@@ -28,7 +28,7 @@ class WorkerGroup:
         self.size = dist.get_world_size(process_group) if joined else 1
         self.rank = dist.get_rank(process_group) if joined else 0
         if self.rank < 0:
-            raise InputError(f"rank {dist.get_rank()} is not of the given process group; give it the group it is in")
+            raise InputError(f"rank {dist.get_rank()} is not in the given process group; give a group that contains it")
         self.sums_host_memory = self.size == 1 or dist.get_backend(process_group) != "nccl"
         self._timeout_s = timeout_s
         self._pending: dist.Work | None = None
@@ -37,17 +37,17 @@ class WorkerGroup:
         if self.size > 1:
             whole = process_group or dist.group.WORLD
             assert whole is not None
-            # A store of its own time limit: the default one waits for half an hour.
+            # A store with its own time limit, because the default one waits for half an hour.
             self._store = whole.get_group_store().clone()  # type: ignore[attr-defined]
             self._store.set_timeout(timedelta(seconds=_STORE_S))
 
     def begin_sum(self, vector: Tensor) -> None:
-        """Begin to replace `vector` by the sum of all ranks' vectors."""
+        """Start to replace `vector` by the sum of all ranks' vectors."""
         if self.size > 1:
             self._pending = dist.all_reduce(vector, group=self.group, async_op=True)
 
     def end_sum(self, what: str) -> None:
-        """Wait until the sum is there."""
+        """Wait for the sum; raises RunError with the missing ranks if it fails."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
@@ -57,7 +57,7 @@ class WorkerGroup:
             if self.sums_host_memory:
                 self._wait(pending, now + self._timeout_s)
             else:
-                # With nccl a wait orders streams and returns; a time limit would stop this thread until the end.
+                # With nccl a wait only orders streams; with a time limit it would block this thread.
                 pending.wait()
         except RuntimeError as error:
             missing = self._missing_ranks()
@@ -66,16 +66,16 @@ class WorkerGroup:
         self._last_sum_s = time.monotonic()
 
     def forget(self) -> None:
-        """Wait for nothing any more."""
+        """Drop the pending sum without waiting for it."""
         self._pending = None
 
     def copy_from_first(self, vector: Tensor) -> None:
-        """Give every rank the first rank's vector."""
+        """Copy the first rank's vector to every rank."""
         if self.size > 1:
             dist.broadcast(vector, group=self.group, group_src=0)
 
     def require_equal(self, name: str, text: str) -> None:
-        """Raise InputError unless all ranks give the same text, naming the first that differs."""
+        """Raise InputError, with the first rank that differs, unless all ranks give the same text."""
         texts = [text] * self.size
         if self.size > 1:
             dist.all_gather_object(texts, text, group=self.group)
@@ -94,11 +94,11 @@ class WorkerGroup:
                     raise
 
     def _missing_ranks(self) -> list[int]:
-        """The ranks that do not answer in the group's store; all answer that meet the failure, or look out for one.
+        """The ranks that do not answer in the group's store; ranks that see the failure or poll the store answer.
 
-        The backend's own errors say at most which connection broke.
+        The backend's own errors name at most the broken connection.
         """
-        # Who is alive but busy answers at the next synchronisation, so patience is a matter of how far they are apart.
+        # A live but busy rank answers at its next synchronisation, so the timeout depends on the longest gap.
         deadline = time.monotonic() + min(self._timeout_s, _LEAST_PATIENCE_S + 3 * self._longest_gap_s)
         missing = set(range(self.size)) - {self.rank}
         try:
@@ -108,8 +108,8 @@ class WorkerGroup:
                 missing = {rank for rank in missing if not self._store.check([f"{_KEY}/{rank}"])}
                 time.sleep(_POLL_S)
         except RuntimeError:
-            # The first rank of the default group holds the store, unless a launcher does.
+            # Without a launcher the first rank of the default group holds the store.
             return [0]
         if self.rank == 0:
-            time.sleep(4 * _POLL_S)  # The others' last look at the store, which may end with this process.
+            time.sleep(4 * _POLL_S)  # The others still poll the store, which may end with this process.
         return sorted(missing)

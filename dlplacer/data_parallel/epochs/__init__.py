@@ -1,1 +1,1 @@
-"""The epochs that a batch needs, measured on one device: workers emulated by delayed gradient updates."""
+"""Measurement, on one device, of the epochs that a batch needs; delayed gradient updates emulate the workers."""

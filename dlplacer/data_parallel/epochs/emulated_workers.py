@@ -1,4 +1,4 @@
-"""N data-parallel workers emulated on one device: by delayed updates (section 4.2 of the paper), through codecs."""
+"""N data-parallel workers emulated on one device by delayed updates (section 4.2 of the paper), with codecs."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,33 +17,33 @@ Noise = Callable[[Tensor], Tensor]
 Trainer = tuple[nn.Module, torch.optim.Optimizer, Iterable[Any]]
 Batch = TypeVar("Batch")
 CLIP = 2.5
-"""Standard deviations at which `dlplacer.data_parallel.TernaryState` clips by default (Wen et al. 2017, eq. 21)."""
+"""Default clip of `dlplacer.data_parallel.TernaryState` in standard deviations (Wen et al. 2017, eq. 21)."""
 _SCALINGS: dict[str, Callable[[int], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda workers: 1.0}
 
 
 class EmulatedWorkers:
-    """Trains a model as N workers would; give it to `measure_epochs`.
+    """Trains a model like N workers; pass it to `measure_epochs`.
 
-    With exchanges at every step, N mini-batches give one update by the mean of their gradients, each of which has gone
-    through the codec by itself. With a period τ every worker has a model and an optimizer of its own, does τ steps on
-    mini-batches of its own, and then all weights are averaged; what a worker changed goes through the codec.
+    With an exchange at every step, N mini-batches give one update with the mean of their gradients, each encoded and
+    decoded separately. With a period τ every worker has its own model and optimizer and takes τ steps on its own
+    mini-batches; then all weights are averaged, and each worker's changes are encoded and decoded.
 
     Parameters
     ----------
     make
-        Seed → (model, optimizer, loader of one epoch's mini-batches). The same seed makes the same model.
+        Seed → (model, optimizer, loader of one epoch's mini-batches). The same seed must make the same model.
     loss
         (model, mini-batch) → the loss of a worker's mini-batch, a scalar tensor.
     metric
-        Model → what is compared with the goal, after every epoch, in evaluation mode and without gradients; None: the
-        mean of the epoch's losses.
+        Model → the value compared with the goal after each epoch, in evaluation mode without gradients; None: the
+        epoch's mean loss.
     rate_scaling
-        The growth of the learning rate with the number of workers: ``linear`` as in the paper, ``sqrt`` or ``none``.
-        With a period above 1 it stays as it is, as every worker steps with its own mini-batch.
+        Scaling of the learning rate with the number of workers: ``linear`` as in the paper, ``sqrt`` or ``none``. With
+        a period above 1 the rate is not scaled, because every worker steps with its own mini-batch.
     min_numel
-        Smaller tensors travel in full precision under the ternary codec, as with `TernaryState`.
+        Tensors with fewer elements stay in full precision with the ternary codec, as in `TernaryState`.
     name
-        Of the training, for a checkpoint; "" for that of `make`, with how rates and codecs are set.
+        Training's name in checkpoints; "" derives it from `make` and the rate and codec settings.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class EmulatedWorkers:
         self.name = name or f"{made_by}, rates {rate_scaling}, ternary from {min_numel} elements"
 
     def __call__(self, workers: int, seed: int, /, codec: str | None = None, period: int = 1) -> Iterator[float]:
-        """The metric after every epoch, without end."""
+        """The metric after every epoch; the iterator does not end."""
         torch.manual_seed(seed)
         noise = codec_noise(codec, seed, self.min_numel)
         trainers = [self.make(seed) for _ in range(workers if period > 1 else 1)]
@@ -81,7 +81,7 @@ class EmulatedWorkers:
             yield fmean(losses) if self.metric is None else self._measured(model, self.metric)
 
     def _update(self, trainer: Trainer, chosen: Sequence[Any], noise: Noise) -> float:
-        """Update once with the mean of the workers' gradients; returns the mean of their losses."""
+        """Update once with the mean of the workers' gradients, and return their mean loss."""
         model, optimizer, _ = trainer
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         sums: list[Tensor | None] = [None] * len(trained)
@@ -100,7 +100,7 @@ class EmulatedWorkers:
         return fmean(losses)
 
     def _local_steps(self, trainers: Sequence[Trainer], chosen: Sequence[Any], period: int, noise: Noise) -> float:
-        """The steps of every worker by itself, then the mean of their weights; the mean of their losses."""
+        """Take the steps of every worker, average their weights, and return their mean loss."""
         centre = [value.detach().clone() for value in _averaged(trainers[0][0])]
         losses = []
         for number, (model, optimizer, _) in enumerate(trainers):
@@ -132,25 +132,25 @@ class EmulatedWorkers:
 
 
 def _averaged(model: nn.Module) -> list[Tensor]:
-    """Parameters and float buffers, which workers average. Each worker keeps its own counters."""
+    """Parameters and float buffers, which workers average; each worker keeps its own integer buffers."""
     return [value for value in (*model.parameters(), *model.buffers()) if value.is_floating_point()]
 
 
 def delayed_updates(
     batches: Iterable[Batch], workers: int, backward: Callable[[Batch, float], object], update: Callable[[], object]
 ) -> int:
-    """Do one epoch as `workers` workers would; returns the number of updates.
+    """Train one epoch like `workers` workers, and return the number of updates.
 
-    N mini-batches go forward and backward before one update with their mean gradient, which is what N data-parallel
-    workers would have applied together.
+    N mini-batches run forward and backward before one update with their mean gradient, which is the update of N
+    data-parallel workers.
 
     Parameters
     ----------
     batches
-        Mini-batches of one epoch, each as large as one worker's. Those that fill no round of all workers are left out.
+        Mini-batches of one epoch, each as large as one worker's; an incomplete last round is left out.
     backward
-        Called with each mini-batch and 1 ÷ workers: adds the gradient of the loss times that factor to what has been
-        accumulated.
+        Called with each mini-batch and 1 ÷ workers: adds the gradient of the loss times that factor to the accumulated
+        gradient.
     update
         Called after every round: applies the accumulated gradient and clears it.
 
@@ -161,7 +161,7 @@ def delayed_updates(
     """
     updates = 0
     for chosen in rounds(batches, workers):
-        # The mean over the workers' gradients, as an all-reduce leaves it: each counts 1 ÷ workers.
+        # Each gradient counts 1 ÷ workers, so the sum is their mean, like the result of an all-reduce.
         for each in chosen:
             backward(each, 1 / workers)
         update()
@@ -170,7 +170,7 @@ def delayed_updates(
 
 
 def rounds(batches: Iterable[Batch], size: int) -> Iterator[tuple[Batch, ...]]:
-    """So many mini-batches, one after another; those that fill no round are left out."""
+    """Consecutive rounds of `size` mini-batches; an incomplete last round is left out."""
     if size < 1:
         raise InputError(f"{size} workers; there must be at least 1")
     chosen: tuple[Batch, ...] = ()
@@ -184,9 +184,9 @@ def rounds(batches: Iterable[Batch], size: int) -> Iterator[tuple[Batch, ...]]:
 
 
 def codec_noise(codec: str | None, seed: int, min_numel: int) -> Noise:
-    """Tensor → the tensor that the others receive; every call draws anew, and the same seed draws the same.
+    """Tensor → the decoded tensor that other workers receive; every call draws new numbers, determined by the seed.
 
-    Tensors below `min_numel` travel in full precision under the ternary codec.
+    Tensors with fewer than `min_numel` elements stay in full precision with the ternary codec.
     """
     if codec in (None, "none"):
         return lambda tensor: tensor

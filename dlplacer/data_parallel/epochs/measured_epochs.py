@@ -1,4 +1,4 @@
-"""Epochs measured by training as 1, 2, 4 … workers would, on one device: any framework, any model."""
+"""Epochs measured by training like 1, 2, 4 … workers on one device, with any framework and model."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -15,24 +15,24 @@ from dlplacer.files.fields import FileModel, ListOf, Table, load_model
 from dlplacer.files.text import write_json
 
 Progress = Callable[[int, int, int, float], None]
-"""Called with the number of workers, the seed, the epochs done and the metric."""
+"""Receives the number of workers, the seed, the number of finished epochs and the metric."""
 
 Training = Callable[..., Iterator[float]]
-"""(workers, seed) → the metric after every epoch of a training from scratch by so many workers."""
+"""(workers, seed) → the metric after every epoch of a training from scratch with this number of workers."""
 
 _VERSION = 1
 
 
 @dataclass(frozen=True)
 class EpochCount:
-    """Epochs of one batch, by its mini-batches per step: per seed, None where the goal was not reached in time."""
+    """Epochs for one number of mini-batches per step, per seed; None if the goal was not reached in time."""
 
     workers: int
     epochs: tuple[float | None, ...]
 
     @property
     def median(self) -> float | None:
-        """The median over the seeds; None if at least half of them did not get there."""
+        """The median over the seeds; None if at least half of them did not reach the goal."""
         known = sorted(each for each in self.epochs if each is not None)
         missing = len(self.epochs) - len(known)
         return None if 2 * missing >= len(self.epochs) else median([*known, *[float("inf")] * missing])
@@ -40,7 +40,7 @@ class EpochCount:
 
 @dataclass(frozen=True)
 class MeasuredEpochs:
-    """The outcome of `measure_epochs`, batch by batch, with its codec (None for exact gradients) and period."""
+    """The result of `measure_epochs` for each batch, with its codec (None for exact gradients) and period."""
 
     measurements: tuple[EpochCount, ...]
     codec: str | None = None
@@ -49,7 +49,7 @@ class MeasuredEpochs:
     def points(self) -> dict[int, float | None]:
         """Mini-batches per step → median epochs.
 
-        It ends with the first batch that does not get there: beyond it nothing counts as reachable.
+        It ends with the first batch that misses the goal, because larger ones count as missing it too.
         """
         found: dict[int, float | None] = {}
         for each in sorted(self.measurements, key=lambda entry: entry.workers):
@@ -59,7 +59,7 @@ class MeasuredEpochs:
         return found
 
     def factor(self, exact: "MeasuredEpochs") -> float | None:
-        """Epochs ÷ those with exact gradients at every step: the median over the batches that both reach."""
+        """Epochs ÷ those with exact gradients at every step: the median over the batches with which both converge."""
         theirs = exact.points()
         pairs = [(epochs, theirs.get(workers)) for workers, epochs in self.points().items()]
         ratios = [epochs / base for epochs, base in pairs if epochs is not None and base is not None]
@@ -77,13 +77,13 @@ class MeasuredEpochs:
         Parameters
         ----------
         variants
-            The same training with a codec, or with a period above 1: each gives a factor of epochs.
+            The same training with a codec, or with a period above 1; each gives a factor for epochs.
         """
         for each in (self, *variants):
             if (each is self) != (each.codec is None and each.period == 1) or (each.codec and each.period != 1):
                 raise InputError(
                     f"epochs of codec {each.codec!r} at period {each.period}: write those of exact gradients at every "
-                    "step, with those of one codec, or of one period, as variants"
+                    "step, and give those with a codec, or with a period, as variants"
                 )
         factors = [(each, each.factor(self)) for each in variants]
         known: dict[str, Any] = {
@@ -103,7 +103,7 @@ class MeasuredEpochs:
 
     @property
     def label(self) -> str:
-        """A short text: the codec and the period."""
+        """A short text with the codec and the period."""
         return f"{self.codec or 'none'}, every {self.period} steps" if self.period > 1 else self.codec or "none"
 
     def by_seed(self) -> dict[str, list[float | None]]:
@@ -111,12 +111,12 @@ class MeasuredEpochs:
         return {str(each.workers): list(each.epochs) for each in self.measurements}
 
     def write(self, path: str | Path, **about: Any) -> None:
-        """Write the file; `about` as for `to_dict`."""
+        """Write the file; `about` holds arguments of `to_dict`."""
         write_json(Path(path), self.to_dict(**about))
 
 
 class EpochRun(NamedTuple):
-    """One training: which one it is, without its outcome; `workers` are mini-batches per step."""
+    """The identity of one training, without its result; `workers` is the number of mini-batches per step."""
 
     workers: int
     seed: int
@@ -141,7 +141,7 @@ class _RunsFile(FileModel):
 
 
 class _FinishedRuns:
-    """The trainings that have ended, in a ``dlplacer.epoch-runs/1`` file that is written anew with every one."""
+    """The finished trainings, in a ``dlplacer.epoch-runs/1`` file that is rewritten after each one."""
 
     def __init__(self, path: str | Path | None, training: str) -> None:
         self._path = None if path is None else Path(path)
@@ -160,7 +160,7 @@ class _FinishedRuns:
             self._found[run] = each.epochs, each.max_epochs
 
     def knows(self, run: EpochRun, max_epochs: int) -> bool:
-        """True if a run needs no more training: it got there, or it was given at least as many epochs."""
+        """True if a run needs no more training: it reached the goal, or had at least as many epochs."""
         epochs, limit = self._found.get(run, (None, 0))
         return epochs is not None or limit >= max_epochs
 
@@ -170,7 +170,7 @@ class _FinishedRuns:
         return epochs if epochs is not None and epochs <= max_epochs else None
 
     def add(self, run: EpochRun, epochs: float | None, max_epochs: int) -> None:
-        """A run has ended; the file says so when this returns."""
+        """Add a finished run, and write it to the file before returning."""
         self._found[run] = epochs, max_epochs
         if self._path is not None:
             rows = [
@@ -198,31 +198,31 @@ def measure_epochs(
     Parameters
     ----------
     train
-        `EmulatedWorkers` for a torch model, or a function that does the rounds of an epoch by `delayed_updates`. With a
-        codec or a period it is called with ``codec=`` and ``period=`` too. What else changes with the batch is its
-        affair: the paper scales the learning rate linearly with the number of workers.
+        `EmulatedWorkers` for a torch model, or a function that runs the rounds of an epoch with `delayed_updates`. With
+        a codec or a period it also gets ``codec=`` and ``period=``. It decides all else that depends on the batch: the
+        paper scales the learning rate linearly with the number of workers.
     batches
         Batches to train with, in mini-batches per step: the number of data-parallel workers.
     reached
-        True if a metric is good enough, as ``lambda loss: loss <= 6.1``; None: the training ends when it is.
+        Metric → True at the goal, such as ``lambda loss: loss <= 6.1``; None if the training ends by itself there.
     max_epochs
-        Most epochs of a training; with a batch that needs more it counts as not converging.
+        Most epochs of a training; a batch that needs more counts as not converging.
     seeds
-        One training for each; the planner takes the median.
+        Seeds, with one training each; the planner uses the median.
     checkpoint
-        A file that holds every training that has ended, written atomically: a measurement that was killed goes on from
-        there. One file may hold several codecs and periods. It knows trainings and goals by their ``name``, or the
-        names of their functions.
+        A file, written atomically, with every finished training, from which a killed measurement resumes. One file may
+        hold several codecs and periods. It identifies trainings and goals by their ``name`` or by the names of their
+        functions.
     codec, period
-        Measure with gradients that went through a codec, or with exchanges every so many steps only.
+        Measure with encoded gradients, or with an exchange only every `period` steps.
     on_progress
-        After every epoch.
+        Called after every epoch.
 
     Raises
     ------
     InputError
-        If the training function yields nothing or knows no codec or period, an argument is out of range, or the
-        checkpoint is that of another training or goal.
+        If the training function yields nothing or does not accept a codec or period, an argument is out of range, or
+        the checkpoint belongs to another training or goal.
     """
     least = {"workers": min(batches, default=0), "max_epochs": max_epochs, "period": period, "seeds": len(seeds)}
     for name, value in least.items():
@@ -250,21 +250,21 @@ def _train(
     on_progress: Progress,
     run: EpochRun,
 ) -> float | None:
-    """Epochs of one training; None if it did not get there."""
+    """Epochs of one training; None if it did not reach the goal."""
     done = 0
     for metric in train(run.workers, run.seed, **options):
         done += 1
         on_progress(run.workers, run.seed, done, metric)
         if reached is not None and reached(metric):
             return float(done)
-        # A training that says itself when it is done may end right after the last epoch.
+        # A training that ends by itself at the goal may end right after the last epoch.
         if done >= max_epochs + (reached is None):
             return None
     if done and reached is None:
         return float(done)
     raise InputError(
         f"the training function ended after {done} epochs with {run.workers} workers without reaching the goal; let it "
-        f"go on for max_epochs = {max_epochs}"
+        f"run for max_epochs = {max_epochs}"
     )
 
 
@@ -277,7 +277,7 @@ def named(called: Callable[..., Any]) -> str:
 
 
 def options_of(train: Training, codec: str | None, period: int) -> dict[str, Any]:
-    """The arguments besides workers and seed that a training is called with."""
+    """The arguments of a training in addition to workers and seed."""
     options: dict[str, Any] = {} if codec is None and period == 1 else {"codec": codec, "period": period}
     try:
         inspect.signature(train).bind(1, 0, **options)

@@ -1,4 +1,4 @@
-"""A captured step as a chain of layers whose parameters travel between data-parallel devices."""
+"""A captured step as a chain of layers whose parameters data-parallel devices exchange."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +13,12 @@ from dlplacer.machines.costs.roofline_times import required_time_s
 
 _NOT_COMPUTE = ("parameter", "buffer", "input", "gradient")
 Clock = Mapping[str, tuple[float, float]]
-"""Op id → start and end."""
+"""Op id → start and end in seconds."""
 
 
 @dataclass(frozen=True)
 class ParameterUses:
-    """The modules that use the parameters of a step, and the order in which backward finishes their gradients.
+    """The modules that use the parameters of a step, and the order in which their gradients are finished.
 
     A tied parameter counts once, under the first of its names.
 
@@ -27,11 +27,11 @@ class ParameterUses:
     gradient_order
         The parameters in the order in which the autograd engine finishes their gradients.
     unused
-        Parameters that require a gradient and get none.
+        Parameters that require a gradient but get none.
     holders
         Parameter → path of the innermost module that uses it within a single call ("" for the whole module). Sharded
-        parameters can be gathered before that call and freed after it. A parameter that is used outside the module, as
-        by a loss, has none.
+        parameters can be gathered before that call and freed after it. A parameter that is used outside the module, for
+        example by a loss, is missing.
     calls
         Paths of the holders in the order in which they are called.
     """
@@ -51,15 +51,15 @@ class ParameterUses:
 
 
 def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) -> LayerChain:
-    """Modules that own parameters, in the order of their first use in the forward pass.
+    """The chain of modules that own parameters, in the order of their first use in the forward pass.
 
-    Forward: as in `unit_chain`. Backward: a module computes from when all gradients of the modules after it are there
-    until its own are.
+    Forward: see `unit_chain`. Backward: a module computes from the time when all gradients of later modules are
+    finished until its own are.
 
     Parameters
     ----------
     line
-        Seconds of one exchange over its bytes.
+        Cost of one exchange, linear in its bytes.
     """
     layers = _owners(graph)
     if not layers:
@@ -68,7 +68,7 @@ def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) 
         return _forward_chain(graph, device_type, line, layers)
     finished_s = gradient_times(graph, serial_clock(graph, device_type, direction))
     gaps_s, behind_s = [], 0.0
-    # Gradients may be ready out of order; a chain knows no overtaking, and such a module takes no time of its own.
+    # Gradients may be ready out of order; a chain cannot express this, so such a module gets a time of 0.
     for names in reversed(layers.values()):
         own_s = max(finished_s.get(name, 0.0) for name in names)
         gaps_s.append(max(0.0, own_s - behind_s))
@@ -79,10 +79,10 @@ def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) 
 
 
 def unit_chain(graph: OpGraph, device_type: str, uses: ParameterUses, line: AlphaBeta, direction: str) -> LayerChain:
-    """Modules that hold parameters, in the order of their calls.
+    """The chain of modules that hold parameters, in the order of their calls.
 
-    A module computes from its first use of a parameter to that of the next one; what runs before the first module
-    counts to it. Backward passes over the modules in reverse, each in its share of the time.
+    A module computes from its first use of a parameter to that of the next module; ops before the first module count as
+    part of it. The backward pass visits the modules in reverse, with times in proportion to the forward pass.
     """
     chain = _forward_chain(graph, device_type, line, uses.held)
     if direction == "forward":
@@ -102,11 +102,11 @@ def _forward_chain(
     for names in known.values():
         reads = (edge.target for name in names for edge in graph.edges_from[name])
         starts_s.append(min((clock_s[op][0] for op in reads if op in clock_s), default=end_s))
-    # A module is called before those inside it, whatever it computes after them.
+    # A module is called before the modules inside it, even if it computes after them.
     for number in reversed(range(len(starts_s) - 1)):
         starts_s[number] = min(starts_s[number], starts_s[number + 1])
     sizes = tuple(sum(graph.op(name).weight_bytes for name in names) for names in known.values())
-    # FSDP2 gathers one dtype in a message.
+    # FSDP2 gathers only one dtype per message.
     dtypes = tuple("/".join(sorted({graph.op(name).outputs[0].dtype for name in names})) for names in known.values())
     return LayerChain(
         line.latency_s,
@@ -134,14 +134,14 @@ def _owners(graph: OpGraph) -> dict[str, list[str]]:
 
 
 def serial_order(graph: OpGraph) -> Sequence[str]:
-    """Op ids as one device runs them: the file's order if it is one that can run, else a topological order."""
+    """Op ids in the order of one device: the file's order if it is feasible, else a topological order."""
     if all(graph.index[edge.source] < graph.index[edge.target] for edge in graph.edges):
         return [op.id for op in graph.ops]
     return graph.topological_order
 
 
 def serial_clock(graph: OpGraph, device_type: str, direction: str) -> Clock:
-    """The start and end of each of the pass's ops, one after another."""
+    """The start and end of each op of a pass, with all ops in series."""
     times: dict[str, tuple[float, float]] = {}
     now_s = 0.0
     for name in serial_order(graph):
@@ -155,7 +155,7 @@ def serial_clock(graph: OpGraph, device_type: str, direction: str) -> Clock:
 
 
 def gradient_times(graph: OpGraph, clock_s: Clock) -> dict[str, float]:
-    """Parameter → when its gradient is finished, by the clock of the backward pass; none for one without a gradient."""
+    """Parameter → seconds at which the backward pass finishes its gradient; those without a gradient are left out."""
     parameters = {op.colocate: op.id for op in graph.ops if op.kind == "parameter"}
     found = {}
     for op in graph.ops:
@@ -166,7 +166,7 @@ def gradient_times(graph: OpGraph, clock_s: Clock) -> dict[str, float]:
 
 
 def gradients_of(graph: OpGraph, uses: ParameterUses, clock_s: Clock) -> tuple[Gradient, ...]:
-    """The gradients of a step in the order in which DDP finds them ready; those of unused parameters come last."""
+    """The gradients of a step in the order in which they become ready for DDP; those of unused parameters come last."""
     finished_s = gradient_times(graph, clock_s)
     end_s = max(end for _, end in clock_s.values())
     found = []

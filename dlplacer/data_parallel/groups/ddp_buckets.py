@@ -1,9 +1,9 @@
-"""The buckets of torch's DistributedDataParallel, and the caps that make it build given ones.
+"""The buckets of torch's DistributedDataParallel, and the caps that make it build given buckets.
 
-From the second step on, DDP goes through the parameters in the order in which their gradients got ready in the first
-step. A parameter joins the open bucket of its dtype; a bucket that has reached its cap is closed, and the next one of
-that dtype takes the next cap of the list, the last cap again and again. What is open at the end closes as it is.
-Buckets are sent in the order in which they were closed (torch's ``compute_bucket_assignment_by_size``).
+From the second step on, DDP visits the parameters in the order in which their gradients became ready in the first step.
+A parameter joins the open bucket of its dtype. A bucket that reaches its cap is closed, and the next bucket of that
+dtype takes the next cap of the list; the last cap repeats. Open buckets are closed at the end. Buckets are sent in the
+order in which they were closed (torch's ``compute_bucket_assignment_by_size``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,18 +28,18 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class DdpBucket:
-    """Gradients that travel in one message."""
+    """Gradients that are sent in one message."""
 
     gradients: tuple[Gradient, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the parameters, in the order of the bucket."""
+        """Names of the parameters, in the order of the bucket."""
         return tuple(gradient.name for gradient in self.gradients)
 
     @property
     def bytes(self) -> int:
-        """Of all gradients."""
+        """Total bytes of the gradients."""
         return sum(gradient.bytes for gradient in self.gradients)
 
     @property
@@ -49,9 +49,9 @@ class DdpBucket:
 
 
 def built_buckets(gradients: Sequence[Gradient], caps_bytes: Sequence[int]) -> tuple[DdpBucket, ...]:
-    """The buckets that DDP builds of these gradients, in the order in which they become ready.
+    """The buckets that DDP builds from these gradients, which are in the order in which they become ready.
 
-    The caps are those of the first bucket of a dtype, of its second, and so on.
+    The caps are those of a dtype's first bucket, its second, and so on.
     """
     closed: list[DdpBucket] = []
     still_open: dict[str, list[Gradient]] = {}
@@ -76,14 +76,14 @@ def exchanged_s(buckets: Sequence[DdpBucket], line: AlphaBeta) -> float:
 
 
 def caps_mb(caps_bytes: Sequence[int]) -> list[float]:
-    """As ``bucket_cap_mb_list`` takes them: MiB with their fractions, which torch turns into the same bytes again."""
-    # Division by a power of two is exact, so int(cap * 2**20) loses nothing.
+    """The caps for ``bucket_cap_mb_list``: MiB with fractions, which torch converts back to the same bytes."""
+    # Division by a power of two is exact, so int(cap * 2**20) gives the same bytes.
     return [cap / MIB for cap in caps_bytes]
 
 
 @dataclass(frozen=True)
 class PlannedBuckets:
-    """Caps, the buckets that DDP builds with them, and the seconds until the last has arrived."""
+    """Caps, the buckets that DDP builds with them, and the seconds until the last bucket has arrived."""
 
     caps_bytes: tuple[int, ...]
     buckets: tuple[DdpBucket, ...]
@@ -93,17 +93,17 @@ class PlannedBuckets:
 def plan_buckets(gradients: Sequence[Gradient], line: AlphaBeta, cap_bytes: int | None = None) -> PlannedBuckets:
     """The caps of least makespan.
 
-    With one dtype this is the optimum over all contiguous groups. One list of caps serves every dtype; with several it
-    is the best of the lists that are optimal for one dtype alone, and of lists with one cap.
+    With one dtype this is the optimum over all contiguous groups. One list of caps serves every dtype; with several
+    dtypes it is the best of the lists that are optimal for a single dtype and of lists with one cap.
 
     Parameters
     ----------
     gradients
-        In the order in which they get ready.
+        Gradients in the order in which they become ready.
     line
-        Seconds of an exchange over its bytes.
+        Cost of an exchange, linear in its bytes.
     cap_bytes
-        Most bytes of a bucket; a gradient above it travels alone.
+        Most bytes of a bucket; a larger gradient is sent alone.
     """
     dtypes = dict.fromkeys(gradient.dtype for gradient in gradients)
     candidates = [_optimal([each for each in gradients if each.dtype == dtype], line, cap_bytes) for dtype in dtypes]
@@ -118,16 +118,16 @@ def _built(gradients: Sequence[Gradient], caps_bytes: tuple[int, ...], line: Alp
 
 
 def _optimal(gradients: Sequence[Gradient], line: AlphaBeta, cap_bytes: int | None) -> tuple[int, ...]:
-    """Bytes of the groups of least makespan: a bucket closes with the gradient that fills it to its cap."""
+    """Bytes of the groups of least makespan, as caps: a bucket closes with the gradient that fills it to its cap."""
     chain = gradient_chain(gradients, line)
     groups = list(pairwise((0, *best_groups(chain, cap_bytes))))
     return tuple(sum(chain.bytes[before:last]) for before, last in reversed(groups))
 
 
 def gradient_chain(gradients: Sequence[Gradient], line: AlphaBeta) -> LayerChain:
-    """Gradients as a chain, every one a layer that computes from when those before it are finished until it is."""
+    """The chain in which every gradient is a layer, computed from the end of earlier gradients to its own."""
     ready_s, gaps_s = 0.0, []
-    # A gradient finished out of order takes no time of its own: the order is the engine's, the times are the graph's.
+    # A gradient finished out of order gets a time of 0: the order is the engine's, the times are the graph's.
     for gradient in gradients:
         gaps_s.append(max(0.0, gradient.ready_s - ready_s))
         ready_s = max(ready_s, gradient.ready_s)
@@ -143,7 +143,7 @@ def gradient_chain(gradients: Sequence[Gradient], line: AlphaBeta) -> LayerChain
 
 
 def _uniform(total_bytes: int, cap_bytes: int | None) -> Iterator[tuple[int, ...]]:
-    """One cap for all buckets: the total divided by powers of two."""
+    """Lists of one cap for all buckets: the total divided by powers of two."""
     most = total_bytes if cap_bytes is None else min(total_bytes, cap_bytes)
     for halvings in range(max(1, most.bit_length())):
         yield (max(1, most >> halvings),)

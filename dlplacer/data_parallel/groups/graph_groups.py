@@ -1,4 +1,4 @@
-"""Groups of a graph's layers that send parameters or gradients together, beside those of other policies."""
+"""Groups of a graph's layers that send parameters or gradients together, compared with those of other policies."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,9 +18,9 @@ _COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
 
 @dataclass(frozen=True)
 class Groups(Shown):
-    """Groups of layers that send parameters or gradients together, beside those of other policies, the optimum last.
+    """Groups of layers that send parameters or gradients together, for several policies, the optimum last.
 
-    `caps_bytes` are bucket caps of DistributedDataParallel that make these groups; None if they are not known.
+    `caps_bytes` are bucket caps with which DistributedDataParallel builds these groups; None if they are not known.
     """
 
     direction: str
@@ -38,7 +38,7 @@ class Groups(Shown):
 
     @property
     def bucket_caps_mb(self) -> list[float] | None:
-        """``bucket_cap_mb_list`` of DistributedDataParallel."""
+        """``bucket_cap_mb_list`` for DistributedDataParallel; None if it is not known."""
         return None if self.caps_bytes is None else caps_mb(self.caps_bytes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Groups(Shown):
 
 
 def groups_of(graph: OpGraph, machine: Topology, direction: str, cap_bytes: int | None, job: Any = None) -> Groups:
-    """The groups of a graph with times, and for gradients the caps of DDP's buckets, whose order its job tells."""
+    """The groups of a graph with times and, for gradients, the caps of DDP's buckets, whose order the job gives."""
     kind, carried_by = machine.devices[0].type, _COLLECTIVE[direction]
     line = exchange_lines(machine, sum(op.weight_bytes for op in graph.ops))[carried_by]
     caps: tuple[int, ...] | None = None
@@ -72,7 +72,7 @@ def groups_of(graph: OpGraph, machine: Topology, direction: str, cap_bytes: int 
         weights = (op for op in graph.ops if op.kind == "parameter" and op.gradient_bytes and op.outputs)
         dtypes = sorted({op.outputs[0].dtype for op in weights})
         if len(dtypes) > 1:
-            unordered = "share no bucket, and a graph does not tell in which order they get ready"
+            unordered = "share no bucket, and a graph does not give the order in which they become ready"
             told = f"gradients of {' and '.join(dtypes)} {unordered}; give module:callable for DDP's bucket caps"
             warnings = (told,)
         elif direction == "backward":

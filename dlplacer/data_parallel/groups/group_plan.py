@@ -1,4 +1,4 @@
-"""Groups of parameters as settings of torch: DDP's bucket caps, and FSDP2's units with their prefetch."""
+"""Groups of parameters as settings for torch: DDP's bucket caps, and FSDP2's units with their prefetch."""
 
 import inspect
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShardingUnit:
-    """Paths of modules, in the order of their calls, whose sharded parameters are gathered in one message.
+    """Modules whose sharded parameters are gathered in one message.
 
-    The path "" is the whole model.
+    `modules`: Their paths in the order of their calls; the path "" is the whole model.
     """
 
     modules: tuple[str, ...]
@@ -33,7 +33,7 @@ class ShardingUnit:
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """Groups for both ways of data parallelism, with the predicted times of their exchanges.
+    """Groups for DDP and FSDP2, with the predicted times of their exchanges.
 
     Attributes
     ----------
@@ -46,9 +46,9 @@ class GroupPlan:
     gathered_s
         Seconds of the forward pass with its gathers.
     unused
-        Parameters that get no gradient.
+        Parameters without a gradient.
     unheld
-        Parameters that are used outside the module, which therefore cannot be sharded.
+        Parameters that cannot be sharded because they are used outside the module.
     """
 
     planned: PlannedBuckets
@@ -60,19 +60,19 @@ class GroupPlan:
 
     @property
     def buckets(self) -> tuple[DdpBucket, ...]:
-        """The messages of DDP once it has rebuilt its buckets after the first step."""
+        """The messages of DDP after it has rebuilt its buckets."""
         return self.planned.buckets
 
     def ddp_kwargs(self) -> dict[str, Any]:
         """Arguments of `DistributedDataParallel` that make it build the planned buckets.
 
-        They hold from the second step on, when DDP has seen in which order gradients get ready. Where some parameters
-        get no gradient, ``static_graph`` is among them, and they hold from the third.
+        The buckets hold from the second step on, when DDP knows the order in which gradients become ready. If some
+        parameters get no gradient, the arguments include ``static_graph``, and the buckets hold from the third step.
 
         Raises
         ------
         InputError
-            If this version of torch takes one cap only.
+            If this version of torch takes only one cap.
         """
         from torch.nn.parallel import DistributedDataParallel
 
@@ -84,19 +84,18 @@ class GroupPlan:
                 "or newer for planned buckets"
             )
         kwargs: dict[str, Any] = {"bucket_cap_mb_list": caps_mb(self.planned.caps_bytes)}
-        # With find_unused_parameters DDP never rebuilds its buckets; a static graph is searched once, then rebuilt.
+        # With find_unused_parameters DDP never rebuilds its buckets; with a static graph it searches once and rebuilds.
         return kwargs | {"static_graph": True} if self.unused else kwargs
 
     def fully_shard(self, model: "nn.Module", *, prefetch: int = 1, **options: Any) -> "nn.Module":
-        """Shard a model by FSDP2 in the planned units, with explicit orders of prefetch; returns the model.
+        """Shard a model with FSDP2 in the planned units, with explicit prefetch, and return the model.
 
         Parameters
         ----------
         prefetch
-            Units gathered ahead, in the forward and in the backward pass; as many more are in memory.
+            Number of units gathered ahead in each pass; this number of units is additionally in memory.
         options
-            Passed to `torch.distributed.fsdp.fully_shard`: ``mesh``, ``mp_policy``, ``reshard_after_forward`` and so
-            on.
+            Options of `torch.distributed.fsdp.fully_shard`: ``mesh``, ``mp_policy``, ``reshard_after_forward``, ….
 
         Raises
         ------
@@ -107,7 +106,7 @@ class GroupPlan:
 
         self._require_units(model, prefetch)
         modules = dict(model.named_modules())
-        # Bottom-up, as a module takes what no module inside it has taken: it is called before those are.
+        # Bottom-up, because a module takes the parameters that no module inside it has taken.
         for unit in reversed(self.units):
             fully_shard([modules[path] for path in unit.modules], **options)
         if not isinstance(model, FSDPModule):
@@ -123,7 +122,7 @@ class GroupPlan:
             raise InputError(f"prefetch is {prefetch}; it must be at least 0")
         if self.unheld:
             raise InputError(
-                f"parameter {self.unheld[0]!r} is used outside the module that is to be sharded, as by the loss; FSDP "
+                f"parameter {self.unheld[0]!r} is used outside the module to shard, such as by the loss; FSDP "
                 "gathers parameters within calls of the module: move that use into its forward, or use ddp_kwargs()"
             )
         if not self.units:
@@ -137,7 +136,7 @@ class GroupPlan:
 
 
 class TrainingJob(Protocol):
-    """A training step that can be looked at, as `dlplacer.Job` is."""
+    """A training step that can be captured, such as a `dlplacer.Job`."""
 
     def capture(self) -> OpGraph:
         """The dataflow graph of a step."""
@@ -151,23 +150,22 @@ def plan_groups(
 ) -> GroupPlan:
     """Message groups of least makespan for data parallelism over all devices of a machine.
 
-    ``DDP(model, **plan.ddp_kwargs())`` sends gradients in these groups, ``plan.fully_shard(model, mesh=mesh)`` gathers
-    and scatters parameters in them.
+    ``DDP(model, **plan.ddp_kwargs())`` sends gradients in these groups; ``plan.fully_shard(model, mesh=mesh)`` gathers
+    parameters and scatters gradients in them.
 
     Parameters
     ----------
     graph
-        The job's graph with measured times, as ``dlplacer profile`` writes it; None captures the job and takes the
-        roofline's times.
+        The job's graph with measured times from ``dlplacer profile``; None captures the job and uses roofline times.
     cap_bytes
-        Most bytes of a group; a parameter, or a module, above it travels alone.
+        Most bytes of a group; a larger parameter or module is sent alone.
 
     Raises
     ------
     InputError
         If the machine has one device, or the graph is not that of the job or has no times on the machine's devices.
     CaptureError
-        If the job cannot be captured, or is none of training.
+        If the job cannot be captured, or does not train.
 
     Examples
     --------
@@ -197,9 +195,9 @@ def plan_groups(
 
 
 def exchange_lines(topology: Topology, total_bytes: int) -> dict[str, AlphaBeta]:
-    """Collective → its seconds over the bytes of the whole vector, among all devices of a machine.
+    """Collective → its cost among all devices of a machine, linear in the bytes of the whole vector.
 
-    Each has the algorithm that is the fastest for the total, which hardly differs from that for a group.
+    Each uses the fastest algorithm for the total, which is usually also the fastest for a group.
     """
     if len(topology.devices) < 2:
         raise InputError(
@@ -214,8 +212,8 @@ def plan_units(
 ) -> tuple[tuple[ShardingUnit, ...], float]:
     """Units for both passes, and seconds of the forward pass with their gathers.
 
-    FSDP2 has the same units forward and backward. They are the optimum of one pass, whichever makes both passes
-    together shorter; backward, a unit is gathered again and its gradients are scattered.
+    FSDP2 has the same units forward and backward: the optimum of the forward or of the backward pass, whichever has the
+    smaller sum of both passes. In the backward pass a unit is gathered again and its gradients are scattered.
     """
     if not uses.holders:
         return (), 0.0
@@ -235,7 +233,7 @@ def plan_units(
 
 
 def _unit(paths: tuple[str, ...], parameters: dict[str, list[str]], sizes: tuple[int, ...]) -> ShardingUnit:
-    """One message: a module inside another of the same unit comes along with that."""
+    """The unit of these modules; a module inside another one of the unit is not listed."""
 
     def inside(path: str) -> bool:
         return any(path != other and f"{path}.".startswith(f"{other}." if other else "") for other in paths)

@@ -1,13 +1,12 @@
-"""A model as a chain of layers whose parameters travel over one channel, and its grouping of least makespan.
+"""A model as a chain of layers whose parameters are sent over one channel, and its grouping of least makespan.
 
-With P_l the transfers of layers 1..l, S_j the computation of layers after j, and W(j) the least makespan of layers
-after j when channel and device are free at time 0, the first group (j, l] shifts everything behind it by its own
-transfer, so
+Let P_l be the transfers of layers 1..l, and S_j the computation of layers after j. Let W(j) be the least makespan of
+layers after j if channel and device are free at time 0. The first group (j, l] delays later groups by its transfer, so
 
     W(L) = 0,    W(j) = min over j < l ≤ L of  T_s + P_l − P_j + max(S_j, W(l)),    optimum = W(0).
 
-The critical path of a grouping is max over its groups of arrival + computation from the group on, and the suffix's
-value moves by exactly the first group's message, hence no count of groups is needed.
+The makespan of a grouping is the maximum, over its groups, of arrival + computation from the group on. The first
+group's message adds exactly its time to the arrivals of the suffix, so no count of groups is needed.
 """
 
 import math
@@ -21,7 +20,7 @@ from itertools import accumulate, pairwise
 from dlplacer.core.errors import InputError
 
 _SLACK = 1e-12
-"""Relative rounding that sums of thousands of layers may leave between two computations of one makespan."""
+"""Relative rounding error between two computations of one makespan, with sums of thousands of layers."""
 
 
 @dataclass(frozen=True)
@@ -29,22 +28,22 @@ class LayerChain:
     """Layers 1..L in the order of the forward pass.
 
     Forward: a group of layers is pulled, then its layers compute. Backward: layers compute from L down to 1, and a
-    group is pushed once its gradients are there. That is the first with time running backwards: one solver serves both.
+    group is pushed when its gradients are finished. Time reversal maps one to the other, so one solver serves both.
 
     Attributes
     ----------
     startup_s
-        T_s: seconds that every message costs whatever its size.
+        T_s: seconds that every message costs, for any size.
     transfer_s
         t_i: seconds that layer i's parameters occupy the channel.
     compute_s
         c_i: seconds of layer i's computation in the given direction.
     bytes
-        Size of every layer, for a cap on the bytes of a group; empty where none is asked for.
+        Bytes of every layer, for a cap on the bytes of a group; may be empty without a cap.
     names
-        Names of the layers; empty to number them.
+        Names of the layers; may be empty.
     dtypes
-        Of their parameters, where layers of two dtypes cannot share a group; empty where they can.
+        Dtypes of their parameters, if layers of different dtypes cannot share a group; empty if they can.
 
     Raises
     ------
@@ -74,7 +73,7 @@ class LayerChain:
 
     @property
     def layer_count(self) -> int:
-        """L."""
+        """The number of layers, L."""
         return len(self.transfer_s)
 
     @cached_property
@@ -93,9 +92,9 @@ class LayerChain:
         return tuple(reversed(tuple(accumulate(reversed(self.compute_s), initial=0.0))))
 
     def reach(self, cap_bytes: int | None) -> tuple[int, ...]:
-        """For l = 0..L-1 the last layer of a group that starts after layer l.
+        """For l = 0..L-1 the last possible layer of a group that starts after layer l.
 
-        A group has one dtype, and at most `cap_bytes` unless it is one layer.
+        A group has one dtype, and at most `cap_bytes` unless it is a single layer.
         """
         if cap_bytes is not None and not self.bytes:
             raise InputError("a cap on the bytes of a group needs the bytes of every layer; give LayerChain(bytes=...)")
@@ -113,9 +112,9 @@ class LayerChain:
 def makespan_s(chain: LayerChain, cuts: Sequence[int], direction: str = "forward") -> float:
     """Seconds until the last layer has computed (forward) or the last gradient has arrived (backward).
 
-    Forward: the channel sends group after group without a pause; a group computes once it has arrived and the group
-    before it has computed. Backward: groups compute from the last to the first; a group is sent once it has computed
-    and the channel is free.
+    Forward: the channel sends the groups without a pause; a group computes when it has arrived and the previous group
+    has computed. Backward: groups compute from the last to the first; a group is sent when it has computed and the
+    channel is free.
 
     Raises
     ------
@@ -125,7 +124,7 @@ def makespan_s(chain: LayerChain, cuts: Sequence[int], direction: str = "forward
     groups = list(pairwise((0, *cuts)))
     if not groups or any(before >= last for before, last in groups) or groups[-1][1] != chain.layer_count:
         raise InputError(
-            f"cuts are {list(cuts)}; give the last layer of every group, rising, up to {chain.layer_count}"
+            f"cuts are {list(cuts)}; give the last layer of every group, in ascending order, up to {chain.layer_count}"
         )
     if direction not in ("forward", "backward"):
         raise InputError(f"direction is {direction!r}; use one of forward, backward")
@@ -140,19 +139,19 @@ def makespan_s(chain: LayerChain, cuts: Sequence[int], direction: str = "forward
 
 
 def best_groups(chain: LayerChain, cap_bytes: int | None = None) -> tuple[int, ...]:
-    """Last layers of the groups of least makespan, and among those the fewest groups, in O(L log L).
+    """Last layers of the groups of least makespan and, among equals, the fewest groups, in O(L log L).
 
-    A grouping keeps to a makespan exactly if k·T_s + P_l + S_j is at most that for every k-th group (j, l]. A longer
-    group leaves the later ones fewer messages and less computation, so taking the longest loses nothing.
+    A grouping has at most a given makespan if and only if k·T_s + P_l + S_j is at most that for every k-th group
+    (j, l]. A longer group leaves fewer messages and less computation for later ones, so the longest is optimal.
 
     Parameters
     ----------
     cap_bytes
-        Most bytes of one group; a layer above it travels alone. None: no cap.
+        Most bytes of one group; a larger layer is sent alone. None means no cap.
     """
     within_s = least_makespan_s(chain, cap_bytes) * (1 + _SLACK)
     cuts, reach, sent_s = [0], chain.reach(cap_bytes), chain.transfers_before_s
-    # Among groupings of one makespan the fewest messages depend least on the start-up cost being what was fitted.
+    # Among groupings of one makespan, the one with the fewest messages depends least on the fitted start-up cost.
     while cuts[-1] < chain.layer_count:
         start = cuts[-1]
         latest_s = within_s - len(cuts) * chain.startup_s - chain.compute_after_s[start]
@@ -163,8 +162,8 @@ def best_groups(chain: LayerChain, cap_bytes: int | None = None) -> tuple[int, .
 def least_makespan_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
     """W(0), in O(L).
 
-    W does not rise with j, so the candidates l split where W(l) ≤ S_j first holds: from there on the earliest l is
-    best, before it the least of W(l) + P_l in a window whose ends only move to the left, kept in a monotone queue.
+    W does not rise with j, so W(l) ≤ S_j holds from some l on. Of these candidates the first is best; before it, the
+    best is the least W(l) + P_l in a window whose ends only move to the left, kept in a monotone queue.
     """
     count, sent_s, after_s = chain.layer_count, chain.transfers_before_s, chain.compute_after_s
     reach = chain.reach(cap_bytes)
@@ -176,7 +175,7 @@ def least_makespan_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
         while window and rest_s[added] + sent_s[added] <= rest_s[window[-1]] + sent_s[window[-1]]:
             window.pop()
         window.append(added)
-        # S_j grows and W does not rise as j falls, so that this end only moves to the left: O(L) over all starts.
+        # S_j grows as j falls and W(l) does not rise with l, so this end only moves to the left: O(L) over all starts.
         while high - 1 > start and rest_s[high - 1] <= after_s[start]:
             high -= 1
         while window and window[0] > min(high - 1, reach[start]):

@@ -1,4 +1,4 @@
-"""Policies that group layers: those in use, and the optimum."""
+"""Policies that group layers: common ones, and the optimum."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from dlplacer.data_parallel.groups.ddp_buckets import Gradient, built_buckets
 from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups, makespan_s
 
 DEFAULT_CAPS_BYTES = (2**20, 25 * 2**20)
-"""Of the first message and of all others: the defaults of torch's DistributedDataParallel."""
+"""Caps of the first message and of all others, the defaults of torch's DistributedDataParallel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ def compare_groupings(
 ) -> tuple[Grouping, ...]:
     """Every policy's groups and makespan; the optimum comes last.
 
-    ``fixed-size`` is the best of groups of k layers each over all k: the tuned knob that the optimum has to beat. With
-    a cap, ``optimal`` keeps to it and the other policies do not. Where the layers' bytes are known, the default groups
-    of torch's DistributedDataParallel are compared too.
+    ``fixed-size`` uses groups of k layers, with the best k: a tuned setting that the optimum has to beat. Only
+    ``optimal`` respects a cap. If the layers' bytes are known, the comparison includes the default groups of torch's
+    DistributedDataParallel.
     """
     count = chain.layer_count
     fixed = ((*range(size, count, size), count) for size in range(1, count + 1))
@@ -41,6 +41,6 @@ def compare_groupings(
 
 
 def _by_bytes(chain: LayerChain) -> tuple[int, ...]:
-    """Groups as DistributedDataParallel makes them: filled from the last layer on until they reach the cap."""
+    """The default groups of DistributedDataParallel, filled from the last layer on until they reach the cap."""
     gradients = [Gradient(str(layer), chain.bytes[layer - 1]) for layer in range(chain.layer_count, 0, -1)]
     return tuple(reversed([int(bucket.names[0]) for bucket in built_buckets(gradients, DEFAULT_CAPS_BYTES)]))

@@ -1,4 +1,4 @@
-"""One bucket of gradients: which of its tensors become codes, and how they are encoded and decoded."""
+"""One bucket of gradients: its layout of encoded and whole tensors, and their encoding and decoding."""
 
 import struct
 import threading
@@ -28,13 +28,13 @@ class TensorSpan(NamedTuple):
 
     @property
     def place(self) -> slice:
-        """Its elements in the buffer."""
+        """The slice of its elements in the buffer."""
         return slice(self.start, self.start + self.numel)
 
 
 @dataclass(frozen=True)
 class BucketLayout:
-    """The gradients of a bucket: those that become codes, and those that travel whole, in full precision."""
+    """The gradients of a bucket: those sent as codes, and those sent whole, in full precision."""
 
     names: tuple[str, ...]
     coded: tuple[TensorSpan, ...]
@@ -42,13 +42,13 @@ class BucketLayout:
 
     @classmethod
     def of(cls, tensors: Sequence[tuple[str, int]], is_coded: Callable[[str, int], bool]) -> "BucketLayout":
-        """The layout of a flat gradient that holds these (name, numel) one behind the other."""
+        """The layout of a flat gradient that consists of these (name, numel) tensors in order."""
         spans, start = [], 0
         for name, numel in tensors:
             spans.append(TensorSpan(name, start, numel))
             start += numel
         coded = tuple(span for span in spans if is_coded(span.name, span.numel))
-        # By name, as an all-reduce adds an element in an order that depends on its place: a bucket may be built anew.
+        # By name, because an all-reduce adds elements in an order that depends on their place and DDP rebuilds buckets.
         whole = sorted(set(spans) - set(coded))
         return cls(tuple(name for name, _ in tensors), coded, tuple(whole))
 
@@ -61,21 +61,21 @@ class BucketLayout:
 
     @cached_property
     def coded_numel(self) -> int:
-        """Elements that become codes."""
+        """The number of elements that become codes."""
         return sum(span.numel for span in self.coded)
 
     @property
     def blocks(self) -> int:
-        """Blocks of codes."""
+        """The number of blocks of codes."""
         return -(-self.coded_numel // BLOCK)
 
 
 @dataclass
 class Counters:
-    """Bytes that one rank has sent, or would have by a plain all-reduce, and the time that its codec took.
+    """Bytes that one rank has sent, and would have sent with a plain all-reduce, and the time of its codec.
 
     An all-gather sends N − 1 times its message, an all-reduce 2 (N − 1) ÷ N times, an all-to-all (N − 1) ÷ N times. A
-    GPU, which works later than it is told, is not timed.
+    GPU is not timed, because it works asynchronously.
     """
 
     sent_bytes: float = 0.0
@@ -91,7 +91,7 @@ class Counters:
 
     @contextmanager
     def coding(self, kind: str, device: torch.device, numel: int = 0) -> Iterator[None]:
-        """Time the encoding, or decoding, of so many elements."""
+        """Time the encoding or decoding (`kind`) of `numel` elements."""
         begin = time.perf_counter()
         yield
         if device.type == "cpu":
@@ -100,15 +100,15 @@ class Counters:
                 self.coded_bytes[kind] += 4 * numel
 
     def coding_s_per_byte(self, kind: str) -> float | None:
-        """Seconds of the codec per byte of a float32 gradient; None before it was timed."""
+        """Seconds of the codec per byte of a float32 gradient; None before the first timing."""
         return self.coding_s[kind] / self.coded_bytes[kind] if self.coded_bytes[kind] else None
 
 
 @dataclass
 class BucketCodec:
-    """Encodes and decodes one bucket; kept from step to step, so that buffers are allocated once.
+    """Encodes and decodes one bucket; it is kept between steps, so that buffers are allocated once.
 
-    Scalers and planes are those that this rank has sent last.
+    `scalers` and `planes` are those of this rank's last message.
     """
 
     layout: BucketLayout
@@ -124,11 +124,11 @@ class BucketCodec:
 
     @property
     def ranks(self) -> int:
-        """The size of the group."""
+        """The number of ranks in the group."""
         return self.group.size()
 
     def buffer(self, use: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """A tensor for one use, the same from step to step, of zeros at first."""
+        """A tensor for one use, which is the same in every step and initially zero."""
         if use not in self._buffers:
             self._buffers[use] = torch.zeros(*shape, dtype=dtype, device=device)
         return self._buffers[use]
@@ -162,20 +162,20 @@ class BucketCodec:
                     flat[span.place] = exact[span.place]
 
     def nonzero(self) -> int:
-        """Codes other than 0 that this rank has sent last: a code plus 1 has its low bit if it is 0."""
+        """Number of nonzero codes in this rank's last message; code + 1 is odd only for 0."""
         if self.planes is None:
             return 0
         bits = torch.arange(32, dtype=torch.int32, device=self.planes.device)
         zeros = int((self.planes[: self.layout.blocks, 0].unsqueeze(-1) >> bits & 1).sum())
-        padding = self.layout.blocks * BLOCK - self.layout.coded_numel  # Also of zeros.
+        padding = self.layout.blocks * BLOCK - self.layout.coded_numel  # The padding consists of zeros.
         return self.layout.coded_numel - (zeros - padding)
 
 
 def limits_and_scalers(tensors: Sequence[torch.Tensor], clip: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bound of eq. 21, and the largest magnitude within it (eq. 2), of each of some float32 tensors.
+    """The bound of eq. 21, and the largest magnitude within it (eq. 2), for each of the float32 tensors.
 
-    The bound is infinite where clipping would destroy a tensor: where all elements are equal, and where the mean
-    exceeds the deviation, as in biases. Both are infinite if an element is infinite or undefined.
+    The bound is infinite if clipping would destroy a tensor: if all elements are equal, or if the mean exceeds the
+    deviation, as in biases. Both are infinite if an element is infinite or undefined.
     """
     sizes = torch.tensor([len(each) for each in tensors], dtype=torch.float64, device=tensors[0].device)
     means = torch.stack([each.sum() for each in tensors]) / sizes
@@ -188,20 +188,20 @@ def limits_and_scalers(tensors: Sequence[torch.Tensor], clip: float) -> tuple[to
 
 
 def planes_shape(blocks: int, bits: int = 2) -> tuple[int, int, int]:
-    """The shape of planes of so many bits."""
+    """The shape of planes with `bits` bits per number."""
     return blocks, bits, LANES
 
 
 def as_float32(flat: torch.Tensor) -> torch.Tensor:
-    """The gradient as the kernels want it."""
+    """The gradient as float32, which the kernels need."""
     return flat if flat.dtype == torch.float32 else flat.float()
 
 
 def stream_key(seed: int, step: int, name: str, rank: int) -> tuple[int, int]:
     """The two 32-bit halves of the key of one tensor's random numbers.
 
-    The numbers depend on these four alone: order, buckets and threads change nothing, and a run that is resumed draws
-    what it would have drawn.
+    The numbers depend only on these four values, and not on order, buckets or threads, so a resumed run draws the same
+    numbers.
     """
     said = struct.pack("<qqq", seed, step, rank) + name.encode()
     first, second = struct.unpack("<II", blake2b(said, digest_size=8).digest())
@@ -209,7 +209,7 @@ def stream_key(seed: int, step: int, name: str, rank: int) -> tuple[int, int]:
 
 
 def kernels_for(device_type: str) -> ModuleType:
-    """The compiled kernels on a CPU, those of plain PyTorch elsewhere."""
+    """The compiled kernels on a CPU, and those in plain PyTorch on other devices."""
     if device_type == "cpu":
         from dlplacer.data_parallel.ternary import compiled_kernels
 

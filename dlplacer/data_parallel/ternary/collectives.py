@@ -1,4 +1,4 @@
-"""Collectives under the names of the installed PyTorch, in one order for all ranks, and their errors."""
+"""Collectives under their names in the installed PyTorch, a thread that orders them, and their errors."""
 
 import queue
 import threading
@@ -13,7 +13,7 @@ from dlplacer.core.errors import DlplacerError, RunError
 
 # all_gather_into_tensor and reduce_scatter_tensor were renamed in PyTorch 2.13, where the old names warn.
 gather: Callable[..., dist.Work] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""``gather(output, input, group=..., async_op=...)``: the tensors of all ranks, one behind the other."""
+"""``gather(output, input, group=..., async_op=...)``: the concatenated tensors of all ranks."""
 
 reduce_scatter: Callable[..., dist.Work] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """``reduce_scatter(output, input, op=..., group=...)``: this rank's part of the sum or the mean."""
@@ -22,14 +22,14 @@ reduce_scatter: Callable[..., dist.Work] = getattr(dist, "reduce_scatter_single"
 class OrderedThread:
     """One thread that runs its tasks in order, so that every rank has the same order of collectives.
 
-    A bucket that takes several collectives cannot wait for the first in its callback, as gloo runs callbacks on the
-    threads that serve its collectives.
+    A bucket that takes several collectives cannot wait for the first in its callback, because gloo runs callbacks on
+    the threads that serve its collectives.
 
     Attributes
     ----------
     group
-        The same ranks once more, as collectives of two threads over one group would meet in another order on other
-        ranks. Every rank makes its thread at the same place in its program.
+        Another group of the same ranks, because collectives of two threads over one group could have another order on
+        other ranks. Every rank must create its thread at the same place in its program.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -41,9 +41,9 @@ class OrderedThread:
         threading.Thread(target=self._work, name="ternary gradients", daemon=True).start()
 
     def submit(self, task: Callable[[], torch.Tensor]) -> Future[torch.Tensor]:
-        """The task's result, or its error, later."""
+        """A future with the task's result or its error."""
         start: Future[None] = Future()
-        # Not by set_exception, which hands the exception on as a result: the reducer would fail to cast it to a tensor.
+        # Not with set_exception, which passes the exception on as a result that the reducer fails to cast to a tensor.
         result: Future[torch.Tensor] = start.then(lambda _: task())
         self._started.put(start)
         return result
@@ -55,7 +55,7 @@ class OrderedThread:
 
 @contextmanager
 def naming_the_peers(group: dist.ProcessGroup, what: str) -> Iterator[None]:
-    """Add the failed exchange and its peers to an error of the library."""
+    """Turn an error of the library into a RunError that names the exchange and its peers."""
     try:
         yield
     except DlplacerError:
@@ -65,5 +65,5 @@ def naming_the_peers(group: dist.ProcessGroup, what: str) -> Iterator[None]:
         own = ranks[group.rank()]
         others = ", ".join(str(rank) for rank in ranks if rank != own)
         raise RunError(
-            f"rank {own}: {what} with rank {others} failed; one of them has ended, or does something else: {error}"
+            f"rank {own}: {what} with rank {others} failed; one of them has ended, or runs something else: {error}"
         ) from error

@@ -1,6 +1,6 @@
-"""The codec on a CPU core, compiled by numba: the bits of `torch_kernels`, some ten times faster.
+"""The codec on a CPU core, compiled by numba: the same bits as `torch_kernels`, about ten times faster.
 
-All kernels release the interpreter's lock, and are compiled, or read from numba's cache, when this module is imported.
+All kernels release the interpreter's lock. An import of this module compiles them or reads them from numba's cache.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def _compiled(*signatures: str) -> Callable[[_F], _F]:
     return compiled
 
 
-# Numba multiplies and shifts 32-bit words as 64-bit ones. Cut back at once, they are vectors of 32-bit words again.
+# Numba multiplies and shifts 32-bit words as 64-bit ones. Casting back at once restores vectors of 32-bit words.
 @_compiled("void(f4[::1], f4, f4, i8, i8, i1[::1])")
 def _draw(values: Any, limit: Any, scaler: Any, key_0: Any, key_1: Any, codes: Any) -> None:
     unit = np.float32(scaler * _UNIT)
@@ -90,7 +90,7 @@ def _decode(rows: Any, offset: Any, table: Any, factors: Any, share: Any, out: A
 
 
 def _on_tensors(kernel: Callable[..., None]) -> Callable[..., None]:
-    """A kernel that takes tensors as those of plain PyTorch do."""
+    """The kernel for tensors, with the arguments of the kernels in plain PyTorch."""
 
     def plain(argument: object) -> object:
         if not isinstance(argument, torch.Tensor):

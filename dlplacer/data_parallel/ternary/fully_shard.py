@@ -1,7 +1,7 @@
-"""Ternary gradients for fully_shard: the shards of a unit's gradients go to their ranks as codes, in one all-to-all.
+"""Ternary gradients for fully_shard: one all-to-all sends the shards of a unit's gradients to their ranks as codes.
 
-A shard of a parameter has a scaler of its own. Nothing is sent to all, so the bytes stay a sixteenth for any number of
-ranks; and each shard is averaged by one rank, so that replicas have nothing to disagree on.
+Every shard of a parameter has its own scaler. Nothing is sent to all ranks, so the bytes stay a sixteenth for any
+number of ranks. One rank averages each shard, so replicas cannot differ.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,10 @@ from dlplacer.data_parallel.ternary.state import NamedParameters, TernaryState
 
 
 def sharded_units(model: nn.Module) -> Iterator[tuple[FSDPModule, list[tuple[nn.Parameter, int]]]]:
-    """The units of a model that have parameters; FSDP2's inside is read only here.
+    """The units of a model that have parameters; only this function reads FSDP2's internals.
 
-    Of every parameter the elements of a rank's shard with its padding, in the order that a reduce-scatter has for each
-    receiving rank.
+    A unit has (parameter, elements of a rank's shard with padding) pairs, in the order of a reduce-scatter's input for
+    each receiving rank.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -33,20 +33,20 @@ def sharded_units(model: nn.Module) -> Iterator[tuple[FSDPModule, list[tuple[nn.
 def ternary_reduce_scatter(model: nn.Module, state: TernaryState) -> None:
     """Let a model that fully_shard has sharded send its gradients with two bits per element.
 
-    `TernaryState` decides the parameters that travel in full precision. A unit in which a parameter has no gradient is
-    reduced in full precision in that step, as PyTorch does not say which one is missing.
+    `TernaryState` selects the parameters sent in full precision. If a parameter of a unit has no gradient in a step,
+    the unit is reduced in full precision, because PyTorch does not report which gradient is missing.
 
     Parameters
     ----------
     model
-        The root, behind all calls of fully_shard and before the first step.
+        The root module, after all calls of fully_shard and before the first step.
     state
-        One for each model and rank; ``transport`` does not matter.
+        A state of its own for each model and rank; ``transport`` has no effect.
 
     Raises
     ------
     InputError
-        If the model is not sharded, if scalers are to be shared, or if ``exclude`` names no parameter. In a step: if
+        If the model is not sharded, if the state shares scalers, or if ``exclude`` matches no parameter. In a step: if
         gradients are divided by another factor than the number of ranks.
     """
     if state.share_scaler:
@@ -70,13 +70,13 @@ def ternary_reduce_scatter(model: nn.Module, state: TernaryState) -> None:
             if parameter.is_floating_point() and state.codes(name, parameter.numel(), whole)
         }
         if coded:
-            # FSDP2 asks for these methods, not for its base class, which has no public name.
+            # FSDP2 needs these methods, but not its base class, which has no public name.
             sizes = [(name, numel) for name, (_, numel) in zip(names, shards, strict=True)]
             module.set_custom_reduce_scatter(UnitReduceScatter(state, sizes, coded))  # type: ignore[arg-type]
 
 
 class UnitReduceScatter:
-    """The reduce-scatter of one unit, as ``FSDPModule.set_custom_reduce_scatter`` wants it."""
+    """The reduce-scatter of one unit for ``FSDPModule.set_custom_reduce_scatter``."""
 
     def __init__(self, state: TernaryState, shards: Sequence[tuple[str, int]], coded: set[str]) -> None:
         self._state = state
@@ -87,7 +87,7 @@ class UnitReduceScatter:
         state.units.append(self)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """A buffer for the tensor to reduce, as in PyTorch's own reduce-scatter."""
+        """A buffer for the tensor to reduce, like that of PyTorch's own reduce-scatter."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
@@ -101,7 +101,7 @@ class UnitReduceScatter:
         """Fill ``output_tensor`` with the mean, or the sum, of all ranks' gradients of this rank's shards."""
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             raise InputError(
-                "ternary gradients average over all ranks, and set_gradient_divide_factor asks for another factor; "
+                "ternary gradients average over all ranks, but set_gradient_divide_factor sets another factor; "
                 "leave it out, or scale the loss"
             )
         ranks, step, counters = group.size(), self.step, self._state.counters
@@ -148,7 +148,7 @@ class UnitReduceScatter:
             output[span.place] = part
 
     def _codecs_of(self, rows: torch.Tensor, group: dist.ProcessGroup) -> list[BucketCodec]:
-        """One for each receiving rank: they differ in the names, and with them in the random numbers."""
+        """One codec for each receiving rank; their different names give different random numbers."""
         if len(self._codecs) != len(rows) or self._codecs[0].group is not group:
             self._codecs = []
             for rank in range(len(rows)):

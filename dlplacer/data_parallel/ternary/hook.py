@@ -1,8 +1,8 @@
-"""The communication hook of DistributedDataParallel, and the two ways in which codes travel.
+"""The communication hook of DistributedDataParallel, and its two transports for codes.
 
 ``all-gather``: every rank gets the codes of every rank, in one collective. ``sums``: every rank adds the codes of a
-part of the bucket, and the sums go to all. Scalers are shared then (eq. 4), so that codes add up as integers, exactly
-and in any order. A sum has ⌈log2(2 N + 1)⌉ bits: the paper's pull from parameter servers, every rank being a server.
+part of the bucket and sends the sums to all. Scalers are then shared (eq. 4), so that codes add up as integers, exactly
+and in any order. A sum has ⌈log2(2 N + 1)⌉ bits, like the paper's pull from parameter servers; every rank is a server.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ def ternary_hook(
     state
         The state of this model on this rank.
     bucket
-        The bucket that DistributedDataParallel gives.
+        The bucket from DistributedDataParallel.
 
     Raises
     ------
     InputError
-        If this is not called by DistributedDataParallel, if ``exclude`` names no parameter, if the state serves
-        another model, or if a gradient is sparse.
+        If DistributedDataParallel does not call this, if ``exclude`` matches no parameter, if the state serves another
+        model, or if a gradient is sparse.
     """
     codec, step = state.begin(bucket)
     flat = bucket.buffer()
@@ -62,10 +62,10 @@ def ternary_hook(
 
 
 def _gather_codes(codec: BucketCodec, flat: torch.Tensor, step: int) -> Future[torch.Tensor]:
-    """The averaged bucket once the codes of all ranks have come.
+    """A future of the averaged bucket, which needs the codes of all ranks.
 
-    No collective starts in the callback: gloo runs callbacks on the two threads that serve its collectives, so that one
-    started there would never be served.
+    No collective starts in the callback, because gloo runs callbacks on the two threads that serve its collectives and
+    would never serve one started there.
     """
     exact, what = as_float32(flat), f"the all-gather of codes in step {step}"
     sent, decode = _gather_message(codec, flat, exact, step, *codec.measured(exact))
@@ -82,7 +82,7 @@ def _gather_codes(codec: BucketCodec, flat: torch.Tensor, step: int) -> Future[t
 
 
 def _exchange(codec: BucketCodec, flat: torch.Tensor, step: int) -> torch.Tensor:
-    """The averaged bucket by the largest scaler of all ranks (eq. 4); several collectives, one behind the other."""
+    """The averaged bucket with the largest scaler of all ranks (eq. 4), by several collectives in series."""
     exact = as_float32(flat)
     limits, scalers = codec.measured(exact)
     dist.all_reduce(scalers, dist.ReduceOp.MAX, group=codec.group)
@@ -103,7 +103,7 @@ def _exchange(codec: BucketCodec, flat: torch.Tensor, step: int) -> torch.Tensor
 def _gather_message(
     codec: BucketCodec, flat: torch.Tensor, exact: torch.Tensor, step: int, limits: torch.Tensor, scalers: torch.Tensor
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], Callable[[], None]]:
-    """(output, input) of an all-gather of codes and scalers, and a function that decodes the output into the bucket."""
+    """(Output, input) of an all-gather of codes and scalers, and a function that decodes the output into the bucket."""
     shape, tensors = planes_shape(codec.layout.blocks), len(codec.layout.coded)
     words = int(np.prod(shape))
     own = codec.buffer("message", (words + tensors,), torch.int32, flat.device)
@@ -142,7 +142,7 @@ def _add_codes(
 
 
 def _reduce_whole(codec: BucketCodec, flat: torch.Tensor) -> tuple[list[Any], Callable[[], None]]:
-    """The started all-reduce of the parts in full precision, and a function that puts the mean back into the bucket."""
+    """The started all-reduce of the tensors in full precision, and a function that copies the mean to the bucket."""
     spans = codec.layout.whole
     if not spans:
         return [], lambda: None
@@ -170,7 +170,7 @@ def _when_done(
 
 
 def _on_own_stream(exchange: Callable[[], torch.Tensor], device: torch.device) -> Future[torch.Tensor]:
-    """Several collectives on a GPU: they only queue work, so that nothing has to wait for them on the host."""
+    """The result of several collectives on a GPU; they only queue work, so the host does not wait for them."""
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(device))
     result: Future[torch.Tensor] = Future(devices=[device])

@@ -1,4 +1,4 @@
-"""The settings of ternary gradients for one model, and their state from step to step."""
+"""The settings of ternary gradients for one model, and their state between steps."""
 
 import gc
 import math
@@ -28,10 +28,10 @@ _FORMAT = "dlplacer.ternary/1"
 
 @dataclass(frozen=True)
 class NamedParameters:
-    """The parameters of one model: ``id`` → name, the first one of a shared parameter, and those of the last layer.
+    """The parameters of one model: ``id`` → name (the first name of a shared parameter), and those of the last layer.
 
-    That is the last module, in the order of registration, that owns a parameter of two dimensions or more. A weight
-    that is shared with it, by an embedding for example, counts as its own.
+    The last layer is the last module, in the order of registration, that owns a parameter of at least two dimensions. A
+    weight that it shares, for example with an embedding, counts as its own.
     """
 
     owner: weakref.ReferenceType[nn.Module]
@@ -40,7 +40,7 @@ class NamedParameters:
 
     @classmethod
     def of(cls, owner: nn.Module, module: nn.Module) -> "NamedParameters":
-        """The names that ``module`` gives its parameters, where ``owner`` lives as long as they do."""
+        """The names of the parameters of ``module``; ``owner`` lives as long as they do."""
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         last: frozenset[str] = frozenset()
         for part in module.modules():
@@ -50,7 +50,7 @@ class NamedParameters:
         return cls(weakref.ref(owner), names, last)
 
     def named(self, parameters: Sequence[torch.Tensor]) -> tuple[str, ...] | None:
-        """The names of these parameters; None if one is not of this model, or the model is no more."""
+        """The names of these parameters; None if one is not of this model, or the model no longer exists."""
         if self.owner() is None:
             return None
         names = tuple(self.names.get(id(parameter), "") for parameter in parameters)
@@ -64,8 +64,8 @@ class NamedParameters:
             if not matched:
                 near = get_close_matches(pattern, self.names.values()) or list(self.names.values())[-3:]
                 raise InputError(
-                    f"exclude: no parameter is named {pattern!r}; names are like {', '.join(near)}, and 'fc.*' means "
-                    "all of a module's"
+                    f"exclude: no parameter is named {pattern!r}; names are like {', '.join(near)}, and 'fc.*' matches "
+                    "all parameters of a module"
                 )
             found |= matched
         return frozenset(found)
@@ -74,30 +74,30 @@ class NamedParameters:
 class TernaryState:
     """The state of `ternary_hook`: ternary gradients of one model.
 
-    Every parameter, weight or bias, has a scaler of its own. Its gradient is clipped at ``clip``
-    standard deviations, and each element becomes −1, 0 or 1 times the scaler with the clipped element as its mean. As
-    DistributedDataParallel starts all replicas alike and every rank decodes the same bits in the same order, the
-    replicas stay equal to the bit, and no weights are ever sent (the paper's parameter localization).
+    Every parameter, weight or bias, has its own scaler. Its gradient is clipped at ``clip`` standard deviations, and
+    each element becomes −1, 0 or 1 times the scaler, with the clipped element as its mean. DistributedDataParallel
+    starts all replicas alike, and every rank decodes the same bits in the same order. So replicas stay bitwise equal,
+    and no weights are ever sent (the paper's parameter localization).
 
     Parameters
     ----------
     clip
-        c of eq. 21; elements beyond c standard deviations are cut. A tensor is not clipped if that would destroy it: if
+        c of eq. 21; elements are clipped at c standard deviations. A tensor is not clipped if that would destroy it: if
         all elements are equal, or the mean exceeds the deviation.
     share_scaler
-        True if all ranks use the largest scaler of all (eq. 4). It takes a collective more, and its codes vary more if
-        ranks differ; the transport ``sums`` always does it.
+        True if all ranks use the largest scaler of all (eq. 4). This takes another collective, and the codes have more
+        variance if ranks differ; the transport ``sums`` always shares scalers.
     min_numel
-        Smaller parameters travel in full precision, as the last layer always does (section 3.2), and as parameters
-        do that are not floating-point.
+        Parameters with fewer elements are sent in full precision. The last layer (section 3.2) and parameters that are
+        not floating-point always are.
     exclude
-        Names of further parameters to send in full precision, or patterns of names such as ``"embed.*"``.
+        Names of other parameters to send in full precision, or patterns of names such as ``"embed.*"``.
     transport
-        ``all-gather``: every rank gets the codes of every rank; one collective. ``sums``: every rank adds the codes of
-        a part, and the sums go to all; three collectives, fewer bytes from three ranks on. ``auto``: sums where they
-        take at most half the bytes, which is from six ranks on.
+        ``all-gather``: every rank gets the codes of every rank, in one collective. ``sums``: every rank adds the codes
+        of a part and sends the sums to all, in three collectives, with fewer bytes from three ranks on. ``auto``:
+        ``sums`` if it takes at most half the bytes, which is from six ranks on.
     seed
-        Seed of the random numbers, which depend only on it, the step, the parameter's name and the rank.
+        Seed of the random numbers, which depend only on the seed, the step, the parameter's name and the rank.
 
     Raises
     ------
@@ -135,17 +135,17 @@ class TernaryState:
         self.steps = 0
         self.counters = Counters()
         self.thread: OrderedThread | None = None
-        self.units: list[Any] = []  # Of fully_shard, each of which counts its own steps.
+        self.units: list[Any] = []  # Units of fully_shard, each of which counts its own steps.
         self._group: dist.ProcessGroup | None = None
         self._parameters: NamedParameters | None = None
         self._full_precision: frozenset[str] = frozenset()
         self._buckets: dict[int, BucketCodec] = {}
         if not torch.cuda.is_available():
-            kernels_for("cpu")  # Compiled, or read from the cache, before the first step and not in it.
+            kernels_for("cpu")  # Compiles the kernels, or reads them from the cache, before the first step.
 
     @classmethod
     def paper(cls, **settings: Any) -> "TernaryState":
-        """A state with the paper's defaults: shared scalers (eq. 4), and biases and small weights as codes too."""
+        """A state with the paper's defaults: shared scalers (eq. 4), and codes for biases and small weights too."""
         return cls(**{"share_scaler": True, "min_numel": 1, **settings})
 
     def begin(
@@ -160,7 +160,7 @@ class TernaryState:
             )
         names, group = self._names(bucket.parameters())
         codec = self._buckets.get(index)
-        # DistributedDataParallel builds its buckets anew after the first step.
+        # DistributedDataParallel rebuilds its buckets after the first step.
         if codec is None or codec.layout.names != names:
             sizes = [(name, part.numel()) for name, part in zip(names, bucket.gradients(), strict=True)]
             layout = BucketLayout.of(
@@ -184,11 +184,11 @@ class TernaryState:
     def codec(
         self, layout: BucketLayout, group: dist.ProcessGroup, transport: str, device: torch.device
     ) -> BucketCodec:
-        """A codec by these settings, which counts into this state's statistics."""
+        """A codec with these settings, whose figures add to this state's statistics."""
         return BucketCodec(layout, self.clip, self.seed, group, self.counters, transport, kernels_for(device.type))
 
     def takes_one_round(self, codec: BucketCodec) -> bool:
-        """True if no collective of a bucket needs the result of another one."""
+        """True if no collective of a bucket needs the result of another collective."""
         return codec.transport != SUMS and not self.share_scaler
 
     def adopt(self, codecs: Sequence[BucketCodec], group: dist.ProcessGroup) -> None:
@@ -197,18 +197,18 @@ class TernaryState:
         self._buckets.update(enumerate(codecs, start=len(self._buckets)))
 
     def stats(self) -> dict[str, Any]:
-        """Bytes sent and speed of the codec, as plain data that goes into a JSON file.
+        """Bytes sent and speed of the codec, as plain data for a JSON file.
 
         Returns
         -------
         dict
-            ``steps``; ``world_size`` (0 before the first step); ``kernels``, the name of what encodes; ``transports``,
-            name → buckets, or messages of fully_shard (``all-reduce`` where nothing is coded). ``sent_bytes``: what
-            this rank has sent, ``full_bytes``: what an all-reduce of the same gradients would have sent;
-            ``compression``: their ratio. ``zeros``: share of codes that were 0 in the last step. ``scalers``: parameter
-            → last scaler of this rank; ``full_precision``: parameters without one. ``encode_s_per_byte``,
-            ``decode_s_per_byte``: seconds of the codec per byte of a float32 gradient, measured on this rank since the
-            start; None on a GPU and before the first step.
+            ``steps``; ``world_size`` (0 before the first step); ``kernels``, the name of the kernels; ``transports``,
+            name → number of buckets, or of messages of fully_shard (``all-reduce`` for those without codes).
+            ``sent_bytes``, ``full_bytes``: bytes that this rank has sent, and would have sent with an all-reduce of the
+            same gradients; ``compression``: full ÷ sent. ``zeros``: share of codes that were 0 in the last step.
+            ``scalers``: parameter → last scaler of this rank; ``full_precision``: parameters without a scaler.
+            ``encode_s_per_byte``, ``decode_s_per_byte``: seconds of the codec per byte of a float32 gradient, measured
+            on this rank since the start; None on a GPU and before the first step.
         """
         counters, codecs = self.counters, list(self._buckets.values())
         coded = sum(codec.layout.coded_numel for codec in codecs)
@@ -233,19 +233,19 @@ class TernaryState:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The plain data with which a run goes on as if it had not ended, with any number of ranks."""
+        """Plain data with which a run, with any number of ranks, resumes as if it had not ended."""
         return {"format": _FORMAT, "seed": self.seed, "steps": self.steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; the seed becomes the checkpoint's. Statistics are no part of it.
+        """Resume from a checkpoint, with its seed; it does not include statistics.
 
         Raises
         ------
         InputError
-            If this is not what `state_dict` gives.
+            If this is not a dict from `state_dict`.
         """
         if state_dict.keys() != self.state_dict().keys() or state_dict["format"] != _FORMAT:
-            raise InputError(f"this is no state of TernaryState, of format {_FORMAT!r}; load what state_dict() gives")
+            raise InputError(f"this is not a state of TernaryState, of format {_FORMAT!r}; load one from state_dict()")
         self.seed, self.steps = state_dict["seed"], state_dict["steps"]
         for codec in self._buckets.values():
             codec.seed = self.seed
@@ -270,19 +270,19 @@ class TernaryState:
 
 
 def cheaper_transport(ranks: int) -> str:
-    """Sums if they take at most half the bytes, as a bucket costs them two more collectives; else the all-gather."""
+    """``sums`` if it takes at most half the bytes, because it needs two more collectives; else ``all-gather``."""
     # Bits per element that a rank receives.
     gathered, summed = 2 * (ranks - 1), (2 + sum_bits(ranks)) * (ranks - 1) / ranks
     return SUMS if 2 * summed <= gathered else GATHER
 
 
 def _wrapper_of(parameter: torch.Tensor) -> DistributedDataParallel:
-    """The DistributedDataParallel that trains this parameter, looked up among the live objects.
+    """The DistributedDataParallel that trains this parameter, found among the live objects.
 
-    A communication hook sees tensors, not names, and registration does not say whose hook it is.
+    A communication hook gets tensors without names, and its registration does not give the module.
     """
     for candidate in gc.get_objects():
-        # By type, as asking some objects for their class loads packages.
+        # By type, because reading the class of some objects loads packages.
         if issubclass(type(candidate), DistributedDataParallel) and any(
             own is parameter for own in candidate.module.parameters()
         ):

@@ -1,10 +1,10 @@
 """The codec in plain PyTorch, on any device: random codes, and small integers as planes of bits.
 
 Planes hold blocks of 2,048 integers. Element i of a block is bit i ÷ 64 of word i mod 64 in every plane, so that all
-loops over words work on vectors.
+loops over words are vectorised.
 
-Random numbers are drawn by counter: two rounds of multiplication and shift of an element's index, between which the
-second half of the key enters, so that streams of different keys are not shifts of each other.
+Random numbers come from a counter, the element's index, by two rounds of multiplication and shift. The second half of
+the key enters between the rounds, so that streams of different keys are not shifts of each other.
 """
 
 import numpy as np
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 NAME = "torch"
 LANES, BLOCK = 64, 2048
 SPREAD, FIRST, SECOND = 0x9E3779B9, 0x7FEB352D, 0x846CA68B
-"""Multipliers: 2^32 ÷ the golden ratio, and the two of the integer hash of least known bias (lowbias32)."""
+"""Multipliers: 2^32 ÷ the golden ratio, and the two of the integer hash with the least known bias (lowbias32)."""
 DRAW_BITS = 24
-"""Bits of a random number: as many as float32 holds exactly."""
+"""Bits of a random number, which float32 holds exactly."""
 
 
 def draw(
@@ -27,9 +27,9 @@ def draw(
     Parameters
     ----------
     limit, scaler
-        Tensors of one element, so that nothing waits for a GPU.
+        Tensors of one element, so that the host does not wait for a GPU.
     """
-    # PyTorch has no arithmetic on uint32; int32 wraps in the same way, and after a shift the sign's copies are cut off.
+    # PyTorch has no arithmetic on uint32. int32 wraps in the same way; shifts mask off the copies of the sign.
     number = torch.arange(len(values), dtype=torch.int64, device=values.device).int()
     number = number * _signed(SPREAD) + _signed(key_0)
     number = _folded(number, 16) * _signed(FIRST) ^ _signed(key_1)
@@ -40,7 +40,7 @@ def draw(
 
 
 def pack(values: torch.Tensor, offset: int, planes: torch.Tensor) -> None:
-    """Fill `planes` (int32, [blocks, bits, 64]) with whole numbers + offset, which are at least 0."""
+    """Fill `planes` (int32, [blocks, bits, 64]) with `values` + `offset`, whole numbers of at least 0."""
     numbers = values.view(len(planes), 32, LANES).int() + offset
     bits = torch.arange(32, dtype=torch.int32, device=values.device).view(32, 1)
     for plane in range(planes.shape[1]):

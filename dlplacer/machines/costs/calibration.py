@@ -1,7 +1,7 @@
-"""Measured op times of one device type by the op's identity, to be used again for other graphs.
+"""Measured op times of one device type, keyed by the op's identity so that other graphs can use them.
 
-An op is known by its kind, the shapes and dtypes that it reads and writes, and its other arguments; its place in a
-model does not matter. An op that was never measured takes its roofline time, at least the overhead of a call.
+The identity is the op's kind, the shapes and dtypes that it reads and writes, and its other arguments, but not its
+place in a model. An op that was never measured takes its roofline time, and at least the overhead of a call.
 """
 
 import json
@@ -23,12 +23,12 @@ from dlplacer.files.text import write_json
 
 KIND, VERSION = "calibration", 1
 _SMALL_BYTES = 2**16
-"""An op that moves no more than this spends its time on being called."""
+"""The time of an op that moves no more bytes than this is the overhead of its call."""
 
 
 @record(frozen=True, slots=True)
 class Entry(Record):
-    """Seconds of an op, and the number of measured ops behind them."""
+    """Median seconds of an op, and the number of measured ops."""
 
     time_s: Seconds
     count: Annotated[int, Number(at_least=1, whole=True)] = 1
@@ -36,14 +36,14 @@ class Entry(Record):
 
 @record(frozen=True, slots=True)
 class CopyLine(Record):
-    """The line of a copy to another device."""
+    """Latency and rate of a copy to another device."""
 
     latency_s: Seconds
     bytes_per_s: BytesPerSecond
 
 
 class Calibration(FileModel):
-    """The measured times of one device type, as its file has them.
+    """The content of a file with the measured times of one device type.
 
     `overhead_s`: Seconds of an op that moves almost no data. `ops`: Signature of an op (`signature`) → its time.
     """
@@ -59,7 +59,7 @@ class Calibration(FileModel):
 
 
 def signature(graph: OpGraph, op: Op) -> str:
-    """The identity of an op in any graph: kind, tensors read and written, other arguments."""
+    """The identity of an op in any graph: its kind, the tensors that it reads and writes, and its other arguments."""
     reads = [_spec(graph, edge.source, edge.output) for edge in graph.edges_into[op.id]]
     writes = [_text(spec) for spec in op.outputs]
     arguments = json.dumps(
@@ -73,22 +73,22 @@ def signature(graph: OpGraph, op: Op) -> str:
 def calibration_of(
     graph: OpGraph, times_s: Mapping[str, float], device_type: str, versions: Mapping[str, str]
 ) -> Calibration:
-    """The calibration that one profile of a graph gives: the median over ops of one signature."""
+    """The calibration from one profile of a graph; ops of one signature take the median of their times."""
     found: dict[str, list[float]] = defaultdict(list)
     for op in graph.ops:
         if op.attrs:
             found[signature(graph, op)].append(times_s[op.id])
     small = [times_s[op.id] for op in graph.ops if op.attrs and op.bytes_accessed <= _SMALL_BYTES and not op.flops]
     entries = {name: Entry(median(times), len(times)) for name, times in found.items()}
-    # The call itself is all that an op of a few bytes costs; without such ops the shortest op bounds it from above.
+    # An op of a few bytes costs only its call; without such ops the shortest op is an upper bound.
     overhead_s = median(small) if small else min((entry.time_s for entry in entries.values()), default=0.0)
     return Calibration(device_type=device_type, versions=dict(versions), overhead_s=overhead_s, ops=entries, meta={})
 
 
 def merged(old: Calibration, new: Calibration) -> Calibration:
-    """Both calibrations as one: where both know an op, the new time counts.
+    """The union of two calibrations; if both know an op, the new time counts.
 
-    Raises InputError if they were measured on different device types, hardware or versions.
+    Raises InputError if their device types, hardware or versions differ.
     """
     if old.device_type != new.device_type:
         raise InputError(
@@ -97,16 +97,16 @@ def merged(old: Calibration, new: Calibration) -> Calibration:
     if old.versions != new.versions:
         raise InputError(
             f"the calibration of {old.device_type!r} was measured with {old.versions}; here it is {new.versions}, "
-            "where other times hold: use another file"
+            "so its times do not hold: use another file"
         )
     kept = {name: value for name, value in new if value is not None}
     return old.model_copy(update={**kept, "ops": {**old.ops, **new.ops}})
 
 
 def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, int]:
-    """The graph with the calibrated time of every op that is known; others keep their times. And how many are known.
+    """The graph with the calibrated times of the known ops, and the number of these ops.
 
-    If an op is not known and has a time for this type already, its time is raised to the measured overhead of a call.
+    Other ops keep their time for this type, raised to the measured overhead of a call; ops of zero time stay.
     """
     signatures = {op.id: signature(graph, op) for op in graph.ops if op.attrs}
     known = {op: calibration.ops[name].time_s for op, name in signatures.items() if name in calibration.ops}
@@ -115,10 +115,10 @@ def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpG
 
 
 def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topology:
-    """The topology with the measured line on links between two devices of the calibration's type.
+    """The topology with the measured latency and rate on links between two devices of the calibration's type.
 
-    Devices of the type that say what issuing an op costs take what was measured; which of them share a process, a
-    calibration does not know.
+    Devices of the type that have a `dispatch_s` take the measured one; others do not, because a calibration does not
+    know which devices share a process.
     """
     kind, copy_line = calibration.device_type, calibration.copy_line
     devices = tuple(
@@ -140,7 +140,7 @@ def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topol
 def calibrated(
     graph: OpGraph, topology: Topology, paths: Iterable[str | PathLike[str]]
 ) -> tuple[OpGraph, Topology, list[str]]:
-    """Graph and machine with the measurements in calibration files, and a note for each on the ops that it covers."""
+    """Graph and machine with the measurements in calibration files, and a note for each file on the ops it covers."""
     ops, notes = sum(bool(op.attrs) for op in graph.ops), []
     for path in paths:
         found = read_calibration(Path(path))
@@ -170,7 +170,7 @@ def _text(spec: TensorSpec) -> str:
 
 
 def _without_names(value: Any) -> Any:
-    """Arguments with every reference to a tensor replaced by a mark."""
+    """Arguments with every reference to a tensor replaced by ``tensor``."""
     if isinstance(value, Mapping):
         return "tensor" if "tensor" in value else {key: _without_names(each) for key, each in value.items()}
     return [_without_names(each) for each in value] if isinstance(value, (list, tuple)) else value

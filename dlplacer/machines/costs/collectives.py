@@ -1,10 +1,10 @@
 """Algorithms of collectives as rounds of messages, and the ring's closed form in the α-β model.
 
-An algorithm is added here: its rounds and a line in `ALGORITHMS`, which `hybrid`, `groups` and the tests read. The
-rounds are what `dlplacer.machines.costs.links` lays over the links of a machine.
+A new algorithm needs its rounds and a line in `ALGORITHMS`, which `hybrid`, `groups` and the tests read. The module
+`dlplacer.machines.costs.links` routes the messages of a round over the links of a machine.
 
-Bytes are those of the full vector: what an all-reduce sums, an all-gather ends with, a reduce-scatter starts from, and
-one device sends in an all-to-all (its own part included). Reductions themselves cost nothing.
+Bytes are those of the full vector: the input of an all-reduce or reduce-scatter, and the output of an all-gather. In an
+all-to-all it is the data that one device sends, its own part included. Reductions themselves cost nothing.
 
 Sources: R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective communication operations in MPICH, 2005
 ("Thakur"); P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009
@@ -20,10 +20,10 @@ from dlplacer.core.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class AlphaBeta:
-    """Seconds as a line over bytes: α + β · bytes.
+    """Seconds that are linear in the bytes: α + β · bytes.
 
-    The cost of a link, of a route and of a collective over many devices all have this form, so all are of this type.
-    For a collective the bytes are those of the whole vector on one device.
+    The cost of a link, of a route and of a collective over many devices all have this form. For a collective the bytes
+    are those of the whole vector on one device.
     """
 
     latency_s: float
@@ -41,16 +41,16 @@ class AlphaBeta:
         return self.latency_s + self.s_per_byte * size_bytes
 
     def times(self, rounds: float, share: float = 1.0) -> "AlphaBeta":
-        """So many messages one after another, each carrying this share of the bytes."""
+        """The cost of `rounds` messages in series, each with this share of the bytes."""
         return AlphaBeta(rounds * self.latency_s, rounds * share * self.s_per_byte)
 
     def __add__(self, other: "AlphaBeta") -> "AlphaBeta":
-        """One after the other, over the same bytes."""
+        """The cost of both in series, each for the same bytes."""
         return AlphaBeta(self.latency_s + other.latency_s, self.s_per_byte + other.s_per_byte)
 
 
 FREE = AlphaBeta(0.0, 0.0)
-"""What communication costs where there is none."""
+"""The cost of no communication."""
 
 
 Message = tuple[int, int, float]
@@ -64,7 +64,7 @@ NCCL, GLOO = LIBRARIES = ("nccl", "gloo")
 class Round:
     """Messages that start together, and the number of consecutive rounds that load the links alike.
 
-    A round starts when all messages of the round before have arrived.
+    A round starts when all messages of the previous round have arrived.
     """
 
     steps: tuple[Message, ...]
@@ -75,8 +75,8 @@ class Round:
 class CollectiveAlgorithm:
     """An algorithm of a collective over N devices.
 
-    `ring_passes`: The number of times that parts of the vector go once around a ring; 0 without a ring. On a machine
-    the ring takes the widest order of the devices instead of their ranks.
+    `ring_passes`: The number of times that parts of the vector go around a ring; 0 without a ring. On a machine the
+    ring takes the widest order of the devices instead of their ranks.
     """
 
     collective: str
@@ -87,24 +87,24 @@ class CollectiveAlgorithm:
 
 
 def ring_pass_rounds(devices: int) -> tuple[Round, ...]:
-    """Reduce-scatter, or all-gather, around a ring: everybody passes 1/N to the next, N − 1 times."""
+    """Reduce-scatter, or all-gather, around a ring: N − 1 times every device sends 1/N of the vector to the next."""
     if devices == 1:
         return ()
     return (Round(tuple((i, (i + 1) % devices, 1 / devices) for i in range(devices)), devices - 1),)
 
 
 def ring_pass(channel: AlphaBeta, devices: int) -> AlphaBeta:
-    """N − 1 messages of 1/N of the vector (Thakur, sections 4.1 and 4.2)."""
+    """The cost of N − 1 messages of 1/N of the vector (Thakur, sections 4.1 and 4.2)."""
     return channel.times(devices - 1, 1 / devices)
 
 
 def ring_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
-    """2 (N − 1) messages of 1/N of the vector (Patarasuk, section 3)."""
+    """The cost of 2 (N − 1) messages of 1/N of the vector (Patarasuk, section 3)."""
     return ring_pass(channel, devices).times(2)
 
 
 def tree_rounds(devices: int) -> tuple[Round, ...]:
-    """All-reduce over a binomial tree: sums up to device 0, then down again."""
+    """All-reduce over a binomial tree: sums go up to device 0, the result comes down."""
     up = [
         tuple((i, i - width, 1.0) for i in range(width, devices, 2 * width))
         for width in (1 << level for level in range(ceil_log2(devices)))
@@ -114,9 +114,9 @@ def tree_rounds(devices: int) -> tuple[Round, ...]:
 
 
 def pairwise_rounds(devices: int) -> tuple[Round, ...]:
-    """All-to-all in pairs: in round s to the device s further on.
+    """All-to-all in pairs: in round s every device sends to the device s ranks later.
 
-    Round N − s sends over the routes of round s in the opposite direction, and is counted with it.
+    Round N − s uses the routes of round s in the opposite direction, so both are one entry that counts twice.
     """
     half = devices // 2
     times = {shift: 1 if 2 * shift == devices else 2 for shift in range(1, half + 1)}
@@ -126,9 +126,9 @@ def pairwise_rounds(devices: int) -> tuple[Round, ...]:
     )
 
 
-# Libraries: NCCL's src/device and NCCL_ALGO list rings and trees, and neither recursive halving nor Bruck; torch's gloo
-# process group calls gloo::allreduce, whose default is the ring. NCCL's tree is a double one and pipelined, so that the
-# binomial tree here is an upper bound for large vectors.
+# Libraries: NCCL's src/device and NCCL_ALGO list rings and trees, but neither recursive halving nor Bruck; torch's gloo
+# process group calls gloo::allreduce, whose default is the ring. NCCL's tree is double and pipelined, so the binomial
+# tree here is an upper bound for large vectors.
 ALGORITHMS: tuple[CollectiveAlgorithm, ...] = (
     CollectiveAlgorithm("all-reduce", "ring", lambda devices: ring_pass_rounds(devices) * 2, ring_passes=2),
     CollectiveAlgorithm("all-reduce", "tree", tree_rounds, (NCCL,)),
@@ -136,7 +136,7 @@ ALGORITHMS: tuple[CollectiveAlgorithm, ...] = (
     CollectiveAlgorithm("reduce-scatter", "ring", ring_pass_rounds, ring_passes=1),
     CollectiveAlgorithm("all-to-all", "pairwise", pairwise_rounds),
 )
-"""Every algorithm whose rounds depend on the number of devices alone."""
+"""The algorithms whose rounds depend only on the number of devices."""
 
 
 def hierarchical_rounds(islands: Sequence[Sequence[int]]) -> tuple[Round, ...]:
@@ -156,5 +156,5 @@ def _over(groups: Sequence[Sequence[int]], steps: Sequence[Message], scale: floa
 
 
 def ceil_log2(count: int) -> int:
-    """⌈log₂ count⌉ of a count of at least 1."""
+    """⌈log₂ count⌉ for a count of at least 1."""
     return (count - 1).bit_length()

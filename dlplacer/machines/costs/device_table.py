@@ -1,9 +1,9 @@
 """Rates, memory and links of common devices: a row for each type, with its source.
 
-Rates are peaks without sparsity. Float32 is the rate of the plain units: PyTorch leaves TF32 off for matrix products.
-It lets cuDNN use TF32 for convolutions (``torch.backends.cudnn.allow_tf32``), which may then be faster than the
-roofline says: profile them, or give the devices a ``flops_per_s`` of their own. Float16 and bfloat16 are the rates of
-tensor cores that add in float32, as PyTorch's kernels do. A dtype that a device lacks takes its float32 rate
+Rates are peaks without sparsity. Float32 is the rate without TF32, because PyTorch leaves it off for matrix products.
+PyTorch lets cuDNN use TF32 for convolutions (``torch.backends.cudnn.allow_tf32``), which may then beat the roofline:
+profile them, or give the devices their own ``flops_per_s``. Float16 and bfloat16 are the rates of tensor cores that
+accumulate in float32, as PyTorch's kernels do. A dtype that a device lacks takes its float32 rate
 (`dlplacer.machines.costs.roofline.Rates.peak_flops_per_s`).
 """
 
@@ -17,9 +17,9 @@ from types import MappingProxyType
 from dlplacer.core.topology import Device
 
 FLOAT32 = "float32"
-"""The dtype whose rate stands in for all that a device does not list: integers, bool, bfloat16 on a V100."""
+"""The dtype whose rate holds for every dtype that a device does not list: integers, bool, bfloat16 on a V100."""
 CORE = "cpu-core"
-"""The type of the cores of a host."""
+"""The device type of a host's cores."""
 _COLUMNS = ("float64", FLOAT32, "float16", "bfloat16")
 _GIB = 2**30
 
@@ -36,9 +36,9 @@ class Figure:
 class DeviceType:
     """A row of the device table.
 
-    `flops_per_s`: Peak rate per dtype; float32 is always there. `memory_bytes`: Size of that memory; None if it is the
-    host's. `links`: NVLinks or xGMI links that it has; more than these lead to a switch. `link_bytes_per_s`: Effective
-    rate of one of them in one direction; 0 without any.
+    `flops_per_s`: Peak rate per dtype; float32 is always listed. `memory_bytes`: Size of its memory; None if it is the
+    host's. `links`: Number of its NVLinks or xGMI links; a row of a matrix with more implies a switch.
+    `link_bytes_per_s`: Effective rate of one such link in one direction; 0 without any. `pcie`: Generation of its slot.
     """
 
     flops_per_s: Mapping[str, float]
@@ -55,10 +55,10 @@ EFFICIENCY = Figure(
     "meta-pytorch/autoparallel, cost_models/compute_estimation.py: 70 % of the peak for arithmetic as for memory. "
     "Matrix products were measured at 80 % on H100 and H200 (MAMF in stas00/ml-engineering).",
 )
-"""Share of a peak rate that ops reach."""
+"""Share of a peak rate that ops attain."""
 
 LAUNCH = Figure(7e-6, "kernel_launch_overhead in meta-pytorch/autoparallel, cost_models/compute_estimation.py")
-"""Least time of an op on a device that queues ops: the launch of a kernel."""
+"""Least time of an op on a device that queues ops: one kernel launch."""
 
 CALL = Figure(
     5e-6,
@@ -70,13 +70,13 @@ CALL = Figure(
 TURN = Figure(
     50e-6,
     "Measured with PyTorch 2.13 on two cores of a virtual EPYC: a step of a narrow transformer, 670 ops of mostly 3 to "
-    "60 us, takes 9 to 12 ms alone and 15 to 23 on each core where both run it: ops below 50 us gain nothing.",
+    "60 us, takes 9 to 12 ms alone and 15 to 23 ms if each core runs one: ops below 50 us gain nothing.",
 )
-"""Seconds after an op's start until another thread of the same interpreter starts one: the lock changes hands."""
+"""Seconds from an op's start until another thread of the interpreter can start one: its lock changes hands."""
 
 
 def _rows() -> Iterator[tuple[str, DeviceType]]:
-    """The rows of ``device_table.txt``, whose comments say what the columns are."""
+    """The rows of ``device_table.txt``, whose comments explain the columns."""
     for row in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
         if row.startswith("#"):
             continue
@@ -100,16 +100,16 @@ def _rows() -> Iterator[tuple[str, DeviceType]]:
 
 
 DEVICE_TABLE: Mapping[str, DeviceType] = MappingProxyType(dict(_rows()))
-"""Name of a type, as topologies write it → its figures."""
+"""Name of a type in topologies → its figures."""
 
 
 def is_core(device: Device) -> bool:
-    """True if an op runs inside the call that issues it: by the device's own word, or as its type is a core."""
+    """True if an op runs inside the call that issues it: on a synchronous device, or a core by type."""
     return not device.asynchronous or device.type == CORE
 
 
 def overhead_of(device: Device) -> Figure:
-    """The least time of an op that does anything, which depends on the kind of device alone."""
+    """The least time of an op that does any work on this kind of device, a core or a GPU."""
     return CALL if is_core(device) else LAUNCH
 
 
@@ -133,13 +133,13 @@ _BY_NAME: Mapping[str, str] = (
     | {"rtx" + _normal(kind): kind for kind in ("A4000", "A5000", "A6000")}
     | {_normal(kind): kind for kind in DEVICE_TABLE}
 )
-"""Spelling without case, gaps and hyphens → type."""
+"""Spelling in lower case, without spaces and punctuation → type."""
 
 
 def known_type(name: str) -> str | None:
-    """The type of the device table that a type or product name means exactly; None if it means none.
+    """The type in the device table for a type or product name; None if there is no exact match.
 
-    Case, gaps, hyphens and the vendor's words do not count; form factor and memory do if the table tells them apart:
+    Case, spaces, hyphens and vendor words are ignored; form factor and memory count if the table distinguishes them:
     ``Tesla V100-SXM2-16GB`` → ``V100``, ``A100-PCIE-40GB`` → ``A100-40GB``, ``rtx 3060`` → ``RTX3060``.
     """
     words = [word for word in re.findall(r"[a-z0-9.+]+", name.lower()) if word not in _MARKETING]
@@ -151,13 +151,13 @@ def known_type(name: str) -> str | None:
 
 
 def unknown_type(name: str) -> str:
-    """A text on a name that no type has: the nearest types, or all if none is near."""
+    """A message about an unknown type name, with the most similar types, or all types if none is similar."""
     alike = str.maketrans("oil", "011")
     spellings = {spelling.translate(alike): kind for spelling, kind in _BY_NAME.items() if kind != CORE}
     words = [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _MARKETING]
     wanted = "".join(words).translate(alike)
     close = get_close_matches(wanted, spellings, n=12, cutoff=0.6)
-    # Two characters that changed places are likelier than one that is another.
+    # Two swapped characters are likelier than a wrong one.
     close.sort(key=lambda spelling: sorted(spelling) != sorted(wanted))
     found = list(dict.fromkeys(spellings[spelling] for spelling in close))[:3]
     told = f"did you mean {' or '.join(found)}?" if found else f"it has {', '.join(DEVICE_TABLE)}."

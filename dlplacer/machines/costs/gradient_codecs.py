@@ -1,6 +1,6 @@
 """Gradient compressors: bytes on the wire, cost on a device, effect on convergence, and averaging over workers.
 
-A codec is added here, as an entry of `CODECS` and of the transports: ``dlplacer hybrid --codecs`` lists it, the planner
+A new codec needs an entry in `CODECS` and its transports. Then ``dlplacer hybrid --codecs`` lists it, the planner
 considers each of its transports (`exchanges`), and the epochs of a strategy follow from its noise
 (`dlplacer.planning.hybrid.epochs`).
 """
@@ -16,22 +16,22 @@ FLOAT_BITS = 32
 _CODE_BITS = 2
 _INT8_LEVELS = 127
 
-# Noise of ternary codes: 1 + 1.007, what codes drawn from a Gaussian gradient clipped at 2.5 standard deviations add
-# (Wen et al. 2017, eq. 1-3 and 21).
+# Noise of ternary codes: 1 + 1.007, the variance that random codes add to a Gaussian gradient clipped at 2.5 standard
+# deviations (Wen et al. 2017, eq. 1-3 and 21).
 CODECS: Mapping[str, float] = MappingProxyType({"none": 1.0, "fp16": 1.0, "ternary": 2.007})
-"""Name, as ``--codecs`` takes it → variance of the decoded gradient's noise ÷ the exact gradient's; 1 leaves steps."""
+"""Name in ``--codecs`` → noise variance of the decoded gradient ÷ that of the exact one; 1 needs no more steps."""
 
 CollectiveCosts = Mapping[str, AlphaBeta]
-"""Collective → its line over a given set of workers."""
+"""Collective → its α-β cost over a given set of workers."""
 
 
 @dataclass(frozen=True)
 class GradientExchange:
-    """Gradients as a codec writes them, and the collectives that carry them.
+    """A codec for gradients, and the collectives that carry its codes.
 
-    `wire_bits`: Number of workers → (collective, bits per element of its full vector), one after another. `passes`:
-    Number of workers → passes over the float32 gradient in device memory, which coding is assumed to be bound by.
-    `pass_s_per_byte`: Seconds that a device takes to pass over a byte of float32 gradient; 0 makes coding free.
+    `wire_bits`: Number of workers → (collective, bits per element of its full vector), in series. `passes`: Number of
+    workers → passes over the float32 gradient in device memory, which are assumed to be the whole cost of coding.
+    `pass_s_per_byte`: Seconds of one pass per byte of float32 gradient; 0 makes coding free.
     """
 
     codec: str
@@ -43,15 +43,15 @@ class GradientExchange:
 
     @property
     def name(self) -> str:
-        """Codec and transport, as in ``ternary/all-gather``."""
+        """Codec and transport, such as ``ternary/all-gather``."""
         return f"{self.codec}/{self.transport}"
 
     def fits(self, workers: int) -> bool:
-        """True if the exchange can average over so many workers."""
+        """True if the exchange can average over this number of workers."""
         return workers >= 1 and (self.most_workers is None or workers <= self.most_workers)
 
     def steps(self, workers: int) -> tuple[tuple[str, float], ...]:
-        """(Collective, its full vector as a share of the float32 gradient), one after another; none for one worker."""
+        """(Collective, its full vector ÷ the float32 gradient), in series; none for one worker."""
         if not self.fits(workers):
             limit = "any number" if self.most_workers is None else f"1 to {self.most_workers}"
             raise InputError(f"exchange {self.name!r} of {workers} workers; it can average {limit}: choose another")
@@ -59,7 +59,7 @@ class GradientExchange:
         return tuple((collective, bits / FLOAT_BITS) for collective, bits in found)
 
     def ratio(self, workers: int) -> float:
-        """Bytes that a float32 ring all-reduce sends per device ÷ those that this sends; 1 for a single worker."""
+        """Bytes per device of a float32 ring all-reduce ÷ bytes per device of this exchange; 1 for a single worker."""
         sent = sum((2.0 if collective == "all-reduce" else 1.0) * share for collective, share in self.steps(workers))
         return 2.0 / sent if sent else 1.0
 
@@ -68,7 +68,7 @@ class GradientExchange:
         return self.pass_s_per_byte * self.passes(workers) if workers > 1 else 0.0
 
     def line(self, costs: CollectiveCosts, workers: int) -> AlphaBeta:
-        """Seconds of the whole exchange over the bytes of the float32 gradient."""
+        """Seconds of the exchange, linear in the float32 gradient's bytes."""
         steps = self.steps(workers)
         return AlphaBeta(
             sum(costs[collective].latency_s for collective, _ in steps),
@@ -77,14 +77,14 @@ class GradientExchange:
 
 
 def sum_bits(workers: int) -> int:
-    """Bits of a sum of so many ternary codes: it has 2 N + 1 levels."""
+    """Bits of a sum of one ternary code per worker, which has 2 N + 1 levels."""
     return (2 * workers).bit_length()
 
 
-# fp16: encoding reads 4 bytes and writes 2, decoding reads 2 and writes 4. Ternary: encoding passes for the deviation,
-# the largest element and the codes, decoding takes 2. all-gather: everybody gets and decodes everybody's codes. sums:
-# scalers agreed on by a message without bytes, codes to the device that sums their part, sums back to all; it decodes
-# what it sums and what comes back. int8: codes summed as 8-bit integers, exactly and in any order.
+# fp16: encoding reads 4 bytes and writes 2, decoding reads 2 and writes 4. Ternary: encoding takes a pass each for the
+# deviation, the largest element and the codes; decoding takes 2. all-gather: every device gets and decodes all codes.
+# sums: the devices agree on scalers (no bytes), send codes to the device that sums a part, and get the sums back; each
+# device decodes the codes that it sums and the sums. int8: codes are summed as 8-bit integers, exact in any order.
 _EXCHANGES = (
     GradientExchange("none", "all-reduce", lambda workers: (("all-reduce", FLOAT_BITS),), lambda workers: 0.0),
     GradientExchange("fp16", "all-reduce", lambda workers: (("all-reduce", 16),), lambda workers: 3.0),
@@ -109,9 +109,9 @@ _EXCHANGES = (
 def exchanges(
     memory_bytes_per_s: float | None = None, codecs: Iterable[str] = tuple(CODECS)
 ) -> tuple[GradientExchange, ...]:
-    """Every transport of these codecs.
+    """The exchanges of these codecs, one for each transport.
 
-    `memory_bytes_per_s`: Rate of the device's memory, which bounds coding; None: coding costs nothing.
+    `memory_bytes_per_s`: Rate of the device's memory, which bounds coding; None makes coding free.
     """
     if memory_bytes_per_s is not None and not memory_bytes_per_s > 0:
         raise InputError(f"memory_bytes_per_s is {memory_bytes_per_s}; it must be positive, or None")

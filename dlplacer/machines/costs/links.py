@@ -26,14 +26,14 @@ Message = tuple[str, str, float]
 """Sending device, receiving device, share of the full vector that the message carries."""
 
 LinkDirection = tuple[str, str]
-"""A link in one direction; a half-duplex link is one link direction, its ends in order of name."""
+"""A link in one direction; a half-duplex link is one link direction, its ends in name order."""
 
 
 class Wiring:
     """The routes between the devices of a topology.
 
-    A message takes the route of the highest rate through routers, among those the one of least latency; only where
-    no routers join two devices do other devices relay. Both directions take the same route.
+    A message takes the route of the highest rate through routers, and among equals the one of least latency. Devices
+    relay only if no routers join two devices. Both directions take the same route.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -45,12 +45,12 @@ class Wiring:
     def route(self, source: str, target: str) -> tuple[str, ...]:
         """The nodes that a message visits, both ends included.
 
-        Raises InfeasibleError if no links join them.
+        Raises InfeasibleError if no links join the devices.
         """
         for name in (source, target):
             if name not in self.topology.device_index:
                 raise InputError(f"{name!r} is not a device of topology {self.topology.name!r}; use one that it lists")
-        # One search serves both directions, and the rounds of a pull are those of the push turned round.
+        # One search serves both directions, and a pull uses the routes of a push in reverse.
         if self.topology.device_index[target] < self.topology.device_index[source]:
             return self.route(target, source)[::-1]
         if source not in self._routes_from:
@@ -65,7 +65,7 @@ class Wiring:
         return self._routes_from[source][target]
 
     def channel(self, source: str, target: str) -> AlphaBeta:
-        """The line of one message that has the links to itself; nothing from a device to itself."""
+        """The cost of one message that has the links to itself; 0 from a device to itself."""
         if source == target:
             return FREE
         if (source, target) not in self._channels:
@@ -82,10 +82,10 @@ class Wiring:
         return self._directions[source, target]
 
     def round(self, messages: Iterable[Message]) -> AlphaBeta:
-        """The line of messages that all start at once.
+        """The cost of messages that all start at once.
 
-        Messages share a link direction by taking turns or splitting its rate, so that the link direction with the most
-        bytes for its rate decides β; α is the largest latency of any of them. Messages to oneself cost nothing.
+        Messages share a link direction by taking turns or splitting its rate, so β is the largest ratio of bytes to
+        rate of a link direction; α is the largest latency of a message. Messages from a device to itself are free.
         """
         loads: dict[LinkDirection, float] = defaultdict(float)
         latency_s = 0.0
@@ -103,7 +103,7 @@ class Wiring:
         return self.topology.link_between[direction].total_bytes_per_s
 
     def _search(self, source: str, relay: bool) -> dict[str, tuple[str, ...]]:
-        """Target device → its route: of the highest rate, then of least latency."""
+        """Target device → its route, with the highest rate, then the least latency."""
         import networkx as nx
 
         devices, routes = self.topology.device_index, dict[str, tuple[str, ...]]()
@@ -126,14 +126,14 @@ EXHAUSTIVE_DEVICES = 8
 """Up to this many devices the search for the widest ring is complete."""
 
 SEARCHED_DEVICES = 32
-"""Up to this many it ends after `SEARCH_STEPS` hops; beyond it the order given is the ring."""
+"""Up to this many devices the search ends after `SEARCH_STEPS` hops; beyond that the given order is the ring."""
 
 SEARCH_STEPS = 5_000
 _WORTH_SHARE = 0.25
 
 
 Ring = tuple[tuple[str, ...], float]
-"""Devices, each of which sends to the next and the last to the first, and the bytes per second of every hop at once."""
+"""Devices that each send to the next, the last to the first, and the bytes per second of the hops in parallel."""
 
 
 def hops(order: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -142,10 +142,10 @@ def hops(order: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def rings(wiring: Wiring, devices: Sequence[str]) -> tuple[Ring, ...]:
-    """Rings that run side by side, as NCCL's channels do: the widest, then the widest on the rates left, and so on.
+    """Rings that run in parallel, like NCCL's channels: the widest, then the widest on the remaining rates, and so on.
 
-    A ring slower than a quarter of the first is not worth splitting data for, and ends the list. The opposite direction
-    of a ring over full-duplex links is a ring of its own. Two devices form a ring of two hops.
+    The list ends before a ring slower than a quarter of the first, which is not worth splitting data for. On
+    full-duplex links the opposite direction of a ring is another ring. Two devices form a ring of two hops.
     """
     found: list[Ring] = []
     used: dict[LinkDirection, float] = defaultdict(float)
@@ -158,20 +158,20 @@ def rings(wiring: Wiring, devices: Sequence[str]) -> tuple[Ring, ...]:
 
 
 class _RingSearch:
-    """Depth-first search for the ring whose narrowest link is widest, on the rates that others leave.
+    """Depth-first search for the ring whose narrowest link is widest, on the rates that other rings leave.
 
-    Widest hop first, cut off where a hop cannot beat the best ring so far; it starts from the order given.
+    It starts from the given order, tries the widest hop first and prunes hops that cannot beat the best ring so far.
     """
 
     def __init__(self, wiring: Wiring, devices: Sequence[str], used: Mapping[LinkDirection, float]) -> None:
         self.wiring, self.devices, self.used = wiring, tuple(devices), used
         self.order, self.rate = self.devices, 0.0
-        # Complete up to 8 devices, which have 5,040 rings; beyond it what the widest hops lead to has to do.
+        # Complete up to 8 devices, which have 5,040 rings; beyond that the search is cut short.
         self.left = SEARCH_STEPS if len(devices) > EXHAUSTIVE_DEVICES else 1 << 60
         self.loads: dict[LinkDirection, int] = defaultdict(int)
         self._offer(self.devices)
         if len(self.devices) <= SEARCHED_DEVICES:
-            # No ring is wider: every device must be entered and left by some hop.
+            # No ring is wider than this, because some hop must enter and leave every device.
             leave = [max(self._alone(a, b) for b in self.devices if b != a) for a in self.devices]
             enter = [max(self._alone(a, b) for a in self.devices if b != a) for b in self.devices]
             self._extend(self.devices[:1], min(*leave, *enter) * (1 - 1e-12))
@@ -185,7 +185,7 @@ class _RingSearch:
             directions = self.wiring.directions(path[-1], following)
             for direction in directions:
                 self.loads[direction] += 1
-            # A ring is as wide as its narrowest hop, and loads only grow: no order through this hop can be better.
+            # A ring is as wide as its narrowest hop, and loads only grow: a ring through a narrower hop cannot win.
             if min(self._free(direction) / self.loads[direction] for direction in directions) > self.rate:
                 longer = (*path, following)
                 self._offer(longer) if len(longer) == len(self.devices) else self._extend(longer, ceiling)
@@ -207,14 +207,14 @@ class _RingSearch:
 
 @dataclass(frozen=True)
 class MachineCosts:
-    """Collectives among groups of devices that communicate at the same time.
+    """Collectives among groups of devices that communicate in parallel.
 
     Plain data parallelism is one group that holds the whole gradient. A worker of M devices gives M groups: the first
     devices of all workers exchange the gradients that they hold, the second devices theirs, and so on.
 
     `shares`: The share of the whole vector that each group holds; the shares add up to 1. `islands`: The first group's
-    ranks, parted into sets of equal size that are joined better inside than outside; with fewer than two sets, or sets
-    of one, there is no hierarchical algorithm.
+    ranks in sets of equal size with better links inside than between them; with fewer than two sets, or sets of one,
+    there is no hierarchical algorithm.
     """
 
     wiring: Wiring
@@ -228,7 +228,7 @@ class MachineCosts:
         return len(self.groups[0])
 
     def rounds(self, rounds: Sequence[Round]) -> AlphaBeta:
-        """The line of rounds that all groups do at the same time, over the bytes of the whole vector."""
+        """The cost of rounds that all groups do in parallel, linear in the bytes of the whole vector."""
         total = FREE
         for each in rounds:
             messages = (
@@ -240,17 +240,17 @@ class MachineCosts:
         return total
 
     def line(self, algorithm: CollectiveAlgorithm) -> AlphaBeta:
-        """The line of an algorithm, even if the library of these devices lacks it."""
+        """The cost of an algorithm, even if the library of these devices lacks it."""
         if algorithm.ring_passes:
             return self.ring_pass.times(algorithm.ring_passes)
         return self.rounds(algorithm.rounds(self.devices))
 
     @cached_property
     def ring_pass(self) -> AlphaBeta:
-        """Once around: over one ring per group, or over several where one group has the machine to itself."""
+        """The cost of one pass around a ring per group, or around several rings if there is only one group."""
         if self.devices == 1:
             return FREE
-        # Groups that run at the same time share links, which the search for rings of one group does not see.
+        # Groups that run in parallel share links, and the search for rings sees only one group.
         plain = self.rounds(ring_pass_rounds(self.devices))
         if len(self.groups) > 1:
             return plain
@@ -261,9 +261,9 @@ class MachineCosts:
 
     @cached_property
     def algorithms(self) -> Mapping[str, Mapping[str, AlphaBeta]]:
-        """Collective → algorithm → line, for the algorithms that the library of these devices has.
+        """Collective → algorithm → cost, for the algorithms in the library of these devices.
 
-        The hierarchical all-reduce is composed of rings inside and across islands, which every library has.
+        The hierarchical all-reduce consists of rings inside and across islands, which every library has.
         """
         library = library_of(self.wiring.topology)
         found: dict[str, dict[str, AlphaBeta]] = defaultdict(dict)
@@ -275,7 +275,7 @@ class MachineCosts:
         return found
 
     def collectives(self, size_bytes: float) -> CollectiveCosts:
-        """Every collective by its fastest algorithm for a vector of this size."""
+        """Collective → cost of its fastest algorithm for a vector of this size."""
         return {
             collective: min(lines.values(), key=lambda line: line.time_s(size_bytes))
             for collective, lines in self.algorithms.items()
@@ -283,5 +283,5 @@ class MachineCosts:
 
 
 def library_of(topology: Topology) -> str:
-    """The library of torch's process groups on these devices: gloo where all are CPU cores, else NCCL."""
+    """The library of torch's process groups on these devices: gloo if all are CPU cores, else NCCL."""
     return GLOO if all(map(is_core, topology.devices)) else NCCL

@@ -1,4 +1,4 @@
-"""The roofline time of an op, which runs as fast as arithmetic, memory and launch allow; and the cost of issuing it."""
+"""The roofline time of an op, bound by arithmetic, memory or launch, and the cost of issuing it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT
 class Rates:
     """Peak rates of a device; unknown ones are left out.
 
-    `flops_per_s`: Per dtype. A device that has one number for all dtypes lists it as float32.
+    `flops_per_s`: Rate per dtype. A device with one number for all dtypes lists it as float32.
     """
 
     flops_per_s: Mapping[str, float]
@@ -21,7 +21,7 @@ class Rates:
     overhead_s: float = 0.0
 
     def peak_flops_per_s(self, dtype: str | None) -> float | None:
-        """The rate of a dtype, or of float32 if the dtype is None or not listed; None without either."""
+        """The rate of a dtype, or of float32 if the dtype is None or not listed; None if both are missing."""
         return self.flops_per_s.get(dtype or FLOAT32, self.flops_per_s.get(FLOAT32))
 
     def cover(self, op: Op) -> bool:
@@ -33,13 +33,13 @@ class Rates:
 def roofline_s(op: Op, rates: Rates) -> float:
     """Δ(k) in seconds, by the roofline with a floor.
 
-    An op of no FLOPs and no bytes takes 0: parameters, inputs, views. Any other takes ::
+    An op without FLOPs and bytes (a parameter, an input, a view) takes 0. Any other op takes ::
 
         Δ(k) = max(flops ÷ (0.70 · peak), bytes_accessed ÷ (0.70 · memory rate), overhead)
 
-    The overhead is a floor and no addend, as in the published model of meta-pytorch/autoparallel: a GPU's launches
-    overlap with the kernels before them, so that only ops shorter than a launch wait for it. An op that was contracted
-    from several takes as long as they do one after another.
+    The overhead is a floor and is not added, as in the published model of meta-pytorch/autoparallel. A GPU's launches
+    overlap with earlier kernels, so only an op shorter than a launch waits for it. An op that was contracted from
+    several ops takes as long as these ops in series.
 
     Raises InputError if the rates do not cover the op.
     """
@@ -63,7 +63,7 @@ def roofline_s(op: Op, rates: Rates) -> float:
 
 
 def _parts(op: Op) -> list[Op]:
-    """The ops that run one after another inside a contracted op, scaled to its total work."""
+    """The ops that run in series inside a contracted op, scaled to its total work."""
     given = op.attrs.get("parts", ())
     flops, moved_bytes = sum(part[0] for part in given), sum(part[1] for part in given)
     return [
@@ -81,9 +81,9 @@ def _parts(op: Op) -> list[Op]:
 def rates_of(device: Device) -> Rates | None:
     """The rates of a device, or None if neither the topology nor the device table gives any.
 
-    The topology's own figures precede the table's: one number replaces all rates of the type, an object only those of
-    the dtypes that it lists. The overhead is the device's `dispatch_s` if ops are issued ahead to it and it is given;
-    else that of its kind, GPU or core, whether or not the table has its type.
+    The topology's own figures take precedence over the table: one number replaces all rates of the type, an object only
+    those of the dtypes that it lists. The overhead is the `dispatch_s`, if given, of an asynchronous device; otherwise
+    it is that of the kind, GPU or core, even if the table lacks the type.
     """
     table = DEVICE_TABLE.get(device.type)
     if table is None and device.flops_per_s is None and device.memory_bytes_per_s is None:
@@ -102,11 +102,11 @@ def rates_of(device: Device) -> Rates | None:
 
 
 ISSUES = ("none", "eager")
-"""What a plan assumes of issuing where the topology is silent: nothing, or one Python process that calls every op."""
+"""Assumptions about issue costs that the topology does not give: none, or one Python process that calls every op."""
 
 
 def with_issue(topology: Topology, issue: str) -> Topology:
-    """The machine with issue costs for its devices, if they are to count; costs in the topology itself stay."""
+    """The machine, with issue costs for its devices if `issue` is ``eager``; costs in the topology itself stay."""
     if issue not in ISSUES:
         raise InputError(f"issue is {issue!r}; use one of {', '.join(ISSUES)}")
     if issue == "none":
@@ -116,7 +116,7 @@ def with_issue(topology: Topology, issue: str) -> Topology:
 
 def _issued(device: Device) -> Device:
     """The device with the time of a kernel launch, unless its ops run inside the call that issues them."""
-    # With a rate, a device that has none of its own gets the overhead of its kind.
+    # Any rate gives a device without known rates the overhead of its kind.
     rates = rates_of(device) or rates_of(replace(device, flops_per_s=1.0))
     if device.dispatch_s is not None or not device.asynchronous or rates is None or not rates.overhead_s:
         return device

@@ -1,4 +1,4 @@
-"""OpGraph → OpGraph: times from the roofline where the graph has none."""
+"""OpGraph → OpGraph: roofline times for the ops that have no time."""
 
 import math
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
     """The graph with a time for every op on every device type of the topology where the op may run.
 
-    A time that the graph has is kept. Where there is none, the roofline gives it; if the rates that it needs are not
-    known, the op stays without (`dlplacer.problem.problem.build_problem` reports that). The same object comes back if
-    nothing is missing.
+    Times in the graph are kept, and the roofline gives the missing ones. If the rates that an op needs are not known,
+    it stays without a time (`dlplacer.problem.problem.build_problem` reports that). If nothing is missing, the same
+    object comes back.
 
     Raises InputError if two devices of one type have different rates.
     """
@@ -46,7 +46,7 @@ def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
 
 
 def with_roofline_times(graph: OpGraph, device_type: str) -> OpGraph:
-    """The graph with a time for every op on a type of the device table, in any spelling; a time that it has is kept.
+    """The graph with a time for every op on a type of the device table, in any spelling; existing times are kept.
 
     Raises InputError if the table does not have the type.
     """

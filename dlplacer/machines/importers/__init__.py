@@ -1,1 +1,1 @@
-"""Machines from elsewhere: this host, nvidia-smi, NCCL topology files, descriptions, workloads."""
+"""Import of machines: this host, nvidia-smi, NCCL topology files, descriptions, workloads."""

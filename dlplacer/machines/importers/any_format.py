@@ -1,4 +1,4 @@
-"""A file of another tool as a topology, whatever the tool."""
+"""Another tool's file, read as a topology by its content."""
 
 from pathlib import Path
 
@@ -12,19 +12,19 @@ from dlplacer.machines.importers.nvidia_smi import imported_matrix
 from dlplacer.machines.importers.products import with_types
 
 MAX_BYTES = 64 * 2**20
-"""A description of a machine is far smaller; what is larger is some other file."""
+"""Limit on the size of a file; descriptions of machines are far smaller."""
 
 
 def import_topology(path: Path, device_type: str | None = None) -> Topology:
     """The machine in an ``nvidia-smi topo -m`` text, an NCCL or RCCL topology file, a node-link graph or a workload.
 
-    The content decides which it is; a format is added here and in a module of its own.
+    The content decides the format; a new format needs a module and a line here.
 
-    `device_type`: Type or product name of all GPUs, and of the devices of a node-link graph without one, as ``V100`` or
-    ``A100-SXM4-40GB``, whose memory and rates are taken from the device table; or one each: ``A40,A40,T4``.
+    `device_type`: Type or product name of all GPUs, and of a node-link graph's devices without a type: ``V100`` or
+    ``A100-SXM4-40GB``, with memory and rates from the device table; or one for each: ``A40,A40,T4``.
 
-    Raises InputError if the file cannot be read, or the device table does not have the type; FileFormatError if its
-    content is none of these, with the place.
+    Raises InputError if the file cannot be read or the device table lacks the type, and FileFormatError, with the
+    place, if its content has none of these formats.
     """
     where = str(path)
     text = read_text(path, MAX_BYTES)
@@ -37,7 +37,7 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
             return topology_of_workload(value, where, path.stem)
         return with_types(topology_of_node_link(value, where, path.stem), device_type)
     if "XGMI" in text or "ROCm System Management" in text:
-        told = "the table of rocm-smi or amd-smi, which tells neither how many links join two GPUs nor their rate"
+        told = "the table of rocm-smi or amd-smi, which gives neither the number of links between GPUs nor their rate"
         way_out = "run a program that uses RCCL with NCCL_TOPO_DUMP_FILE=topo.xml and import topo.xml"
         raise FileFormatError(where, [f"{told}; {way_out}"])
     return imported_matrix(text, where, device_type, path.stem)

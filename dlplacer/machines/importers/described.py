@@ -1,4 +1,4 @@
-"""A machine in a line of text, ``2x RTX3090, RTX3060, 64 GB DDR5-5600``, or in a short TOML file."""
+"""A machine described by a line of text, ``2x RTX3090, RTX3060, 64 GB DDR5-5600``, or by a short TOML file."""
 
 import math
 import re
@@ -26,7 +26,7 @@ NETWORKS: Mapping[str, tuple[float, float, str]] = {
     "wifi": (0.06e9, 3e-3, "an assumption: half of a link rate of 960 Mbit/s, and the waiting for the air"),
     "thunderbolt": (2.7e9, 300e-6, "an assumption: 22 Gbit/s of IP over Thunderbolt 4"),
 }
-"""Network by name → bytes per second, latency, and the source. All are assumptions until they are measured."""
+"""Name of a network → bytes per second, latency and source; all are assumptions until they are measured."""
 
 _ITEM = re.compile(r"(?:(\d{1,3})\s*(?:x|×|\*)\s*)?(.+)", re.IGNORECASE)
 _RAM = re.compile(
@@ -39,7 +39,7 @@ _GIB = 2**30
 def read_description(path: Path) -> Topology:
     """The machine in a TOML file: ``hosts`` (texts as below), ``name``, ``link``, ``network``, ``used``.
 
-    Raises FileFormatError if it is no TOML, or has other keys; InputError as `described_topology`.
+    Raises FileFormatError if it is not TOML or has other keys; other errors are those of `described_topology`.
     """
     wanted = 'write hosts = ["2x RTX3090, 64 GB DDR5-5600"]; name, link, network and [used] may follow'
     try:
@@ -57,10 +57,9 @@ def described_topology(
 ) -> Topology:
     """The machine that a line of text describes: hosts separated by ``;``, their devices and memory by commas.
 
-    `used`: Device or type → memory in use, which is left out; ``""`` stands for every device.
+    `used`: Device or type → memory in use, which is subtracted; ``""`` stands for every device.
 
-    Raises InputError if a name is not in the device table, with the names most like it, or a size or rate cannot be
-    read.
+    Raises InputError if a name is not in the device table (it lists similar names) or a size or rate cannot be read.
     """
     hosts = [host for host in text.split(";") if host.strip()]
     if not hosts:
@@ -88,16 +87,16 @@ def described_topology(
 
 
 def _less(devices: list[Device], used: Mapping[str, str]) -> tuple[Device, ...]:
-    """The devices without the memory that is in use already."""
+    """The devices with only the memory that is not yet in use."""
     known = {""}.union(*({device.id, device.type} for device in devices))
     if stray := used.keys() - known:
-        raise InputError(f"used names {min(stray)!r}, which is no device; there are {', '.join(sorted(known - {''}))}")
+        raise InputError(f"used names {min(stray)!r}, which is not a device; use {', '.join(sorted(known - {''}))}")
     left = []
     for device in devices:
         text = used.get(device.id, used.get(device.type, used.get("")))
         taken = 0 if text is None else int(_quantity("used", text, "bytes", "1 GiB"))
         if taken and taken >= (device.memory_bytes or 0):
-            raise InputError(f"used is {text} of {device.id}, which has no more; give what is in use")
+            raise InputError(f"used is {text} of {device.id}, which leaves no memory; give the memory in use")
         free = replace(device, memory_bytes=(device.memory_bytes or 0) - taken) if taken else device
         left.append(free)
     return tuple(left)
@@ -118,12 +117,12 @@ def _devices(host: str, prefix: str, gpus: int) -> list[Device]:
         if known_type(name) in (None, CORE):
             raise InputError(f"{unknown_type(name)} Memory of the host is written as 64 GB DDR5-5600")
         if int(match[1] or 1) < 1:
-            raise InputError(f"{item!r} is no device; write how many there are, as 2x {name}, or leave it out")
+            raise InputError(f"{item!r} gives no device; write their number, such as 2x {name}, or leave it out")
         for _ in range(int(match[1] or 1)):
             found.append(device_of_type(f"{prefix}gpu{gpus}", name))
             gpus += 1
             if not found[-1].memory_bytes:
-                raise InputError(f"the memory of {name!r} is not known; write it behind the name, as {name} 32GB")
+                raise InputError(f"the memory of {name!r} is not known; write it after the name: {name} 32GB")
     if not found:
         raise InputError("a host has no devices; name its GPUs or its memory")
     return found
@@ -138,23 +137,23 @@ def _ram(found: re.Match[str], prefix: str) -> Device:
     meta = {"assumed": f"{CORES.value:g} cores; {count} channels of 8 bytes"}
     rate, capacity = count * 8 * float(transfers) * 1e6, int(modules or 1) * int(size) * _GIB
     if not capacity or not rate:
-        raise InputError(f"{found[0]!r} is no memory; write its size and rate as 64 GB DDR5-5600")
+        raise InputError(f"{found[0]!r} is not a memory; write its size and rate, such as 64 GB DDR5-5600")
     return Device(f"{prefix}ram", kind, capacity, flops, rate, meta, asynchronous=False)
 
 
 def _bus(device: Device, bus: str, link: str | None) -> Link:
-    """The link of a device to its host; that of RAM is as wide as its channels, so a GPU's link limits a transfer."""
+    """The link of a device to its host; that of RAM has the rate of its channels, so a GPU's link limits transfers."""
     latency_s = PCIE_HOP_LATENCY_S.value
     if not device.asynchronous:
         return Link(device.id, bus, device.memory_bytes_per_s or 1e9, latency_s)
     if link is None:
         entry = DEVICE_TABLE[device.type]
-        # Apple's GPUs have no slot: what leaves them is read from unified memory.
+        # Apple's GPUs have no slot: the host reads their data from unified memory.
         rate = pcie_slot_bytes_per_s(entry.pcie) if entry.pcie else entry.memory_bytes_per_s
         return Link(device.id, bus, rate, latency_s)
     if (slot := _PCIE.fullmatch(link.strip())) is not None:
         if slot[1] not in "123456" or int(slot[2] or 16) not in (1, 2, 4, 8, 16):
-            raise InputError(f"link {link!r} is no slot; write pcie1 to pcie6, with x1, x2, x4, x8 or x16, as pcie3x8")
+            raise InputError(f"link {link!r} is not a slot; write pcie1 to pcie6, with x1, x2, x4, x8 or x16: pcie3x8")
         return Link(device.id, bus, pcie_slot_bytes_per_s(int(slot[1]), int(slot[2] or 16)), latency_s)
     return Link(device.id, bus, _quantity("link", link, "bytes_per_s", "pcie4, pcie3x8"), latency_s)
 

@@ -24,7 +24,7 @@ Flag = bool | Annotated[int, Field(ge=0, le=1)]
 
 
 class _Model(FileModel):
-    # The files differ in what else they note, such as `layerId`.
+    # The files have different additional fields, such as `layerId`.
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
@@ -63,7 +63,7 @@ class _Workload(_Model):
 
     @property
     def bytes_per_ms(self) -> float:
-        """The rate at which the costs of edges are meant; sizes of some edges are those of their readers."""
+        """The rate that sizes and costs imply: a median, because some edges have the sizes of their readers."""
         return median([edge.size / edge.cost for edge in self.edges if edge.cost and edge.size] or [1.0])
 
 
@@ -75,21 +75,21 @@ def is_workload(value: Any) -> bool:
 def import_graph(path: Path) -> OpGraph:
     """The graph of a workload, with times on types ``accelerator`` and ``cpu``.
 
-    Times and costs are in milliseconds as the file has them. Colour classes become colocation groups, and the size of a
-    node its weights. Each node has one tensor, whose bytes take its edges' cost at the rate of `topology_of_workload`.
+    The file's times and costs are in milliseconds. Colour classes become colocation groups, and the size of a node its
+    weights. Each node has one tensor, sized to take its edges' largest cost at `topology_of_workload`'s rate.
 
     Raises FileFormatError with every mistake and its path.
     """
     value, where = read_json(path), str(path)
     if not is_workload(value):
-        raise FileFormatError(where, ["'maxFPGAs' is missing, so this is no workload of dnn-partitioning"])
+        raise FileFormatError(where, ["'maxFPGAs' is missing, so this is not a workload of dnn-partitioning"])
     return built(where, _graph, validated(value, _Workload, where), path.stem)
 
 
 def topology_of_workload(value: Any, where: str, name: str) -> Topology:
     """The machine of a workload: accelerators and CPUs on one bus, at the rate that the file's costs and sizes imply.
 
-    In its layer graphs costs are a thousandth of what 2 GiB/s would take; they are kept, as published results are.
+    In its layer graphs costs are a thousandth of the time at 2 GiB/s; they are kept because published results use them.
     """
     return built(where, _topology, validated(value, _Workload, where), name)
 

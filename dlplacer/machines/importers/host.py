@@ -13,18 +13,18 @@ from dlplacer.machines.importers.nvidia_smi import TopoMatrix, parse_matrix, top
 from dlplacer.machines.importers.products import device_of_type, link_figures, pcie_slot_bytes_per_s
 
 _AT_ONCE_BYTES_PER_S = 1e15
-"""Cores of one process share memory: a tensor goes over as a pointer, and no byte is copied."""
+"""Cores of one process share memory: a tensor is passed as a pointer, and no byte is copied."""
 _HANDOVER_S = 30e-6
-"""Waking the thread of another core; `topology detect --measure` measures it."""
+"""Seconds to wake the thread of another core; `topology detect --measure` measures it."""
 
 _ANSWER_S = 20.0
 _QUERY = "name,memory.total,pcie.link.gen.max,pcie.link.width.max"
 
 
 def detected_topology(kind: str = "auto") -> Topology:
-    """The GPUs of this host or, without any, the cores of this process.
+    """The GPUs of this host or, if it has none, the cores of this process.
 
-    Raises InputError if there are no GPUs and ``gpu`` is asked for.
+    Raises InputError if `kind` is ``gpu`` and there are no GPUs.
     """
     return gpu_topology() if kind == "gpu" or (kind == "auto" and has_gpus()) else host_topology()
 
@@ -38,7 +38,7 @@ def has_gpus() -> bool:
 
 
 def gpu_topology() -> Topology:
-    """Devices ``gpu0``… with the type, memory and slot of each GPU, its NVLinks and the PCIe tree.
+    """A machine of devices ``gpu0``… with the type, memory and slot of each GPU, its NVLinks and the PCIe tree.
 
     Raises InputError if there is no driver, or no GPU.
     """
@@ -56,7 +56,7 @@ def gpu_topology() -> Topology:
         matrix = parse_matrix(_nvidia_smi("topo", "-m"), "nvidia-smi topo -m")
         if len(matrix.cells) == len(devices):
             return topology_of_matrix(matrix, devices, slots, source=source)
-    # Guests of WSL and of some hypervisors do not see the tree of their GPUs.
+    # Guests of WSL and of some hypervisors do not see the PCIe tree of their GPUs.
     return topology_of_matrix(TopoMatrix.unknown(len(devices)), devices, slots, source=source)
 
 
@@ -81,20 +81,20 @@ def _nvidia_smi(*arguments: str) -> str:
         )
     except (OSError, subprocess.SubprocessError) as error:
         told = getattr(error, "stdout", None) or error
-        raise InputError(f"nvidia-smi does not tell of the GPUs ({str(told).strip()}); check the driver") from error
+        raise InputError(f"nvidia-smi does not report the GPUs ({str(told).strip()}); check the driver") from error
     return done.stdout
 
 
 def _whole(text: str, unit: int = 1) -> int | None:
-    """The number in a cell; None if the driver does not tell it, as of a GPU cut into instances."""
+    """The number in a cell; None if the driver does not report it, for example for a GPU split into instances."""
     return unit * int(text) if text.isdecimal() else None
 
 
 def host_topology(cores: list[int] | None = None) -> Topology:
     """The cores that this process may use.
 
-    They are threads of one process, which share its interpreter. Two cores are joined directly; more of them hang on a
-    router. Memory is shared by all cores, so no core has a capacity of its own.
+    They are threads of one process, which share its interpreter. Two cores are joined directly, more cores by a router.
+    All cores share the memory, so no core has a capacity of its own.
     """
     usable, rates = usable_cores() if cores is None else cores, DEVICE_TABLE[CORE]
     devices = tuple(

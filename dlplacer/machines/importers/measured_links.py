@@ -1,4 +1,4 @@
-"""Latency and rate of every link of a detected topology, from timed copies over many sizes."""
+"""Latency and rate of every link of a detected topology, from timed copies of many sizes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,27 +10,27 @@ from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
 
 SIZES_BYTES = (4, 2**12, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
 NO_COPY_BYTES_PER_S = 1e15
-"""The rate that stands for tensors that are handed over as pointers."""
+"""The rate of tensors that are passed as pointers."""
 
 Timer = Callable[[str, str, int], float]
 """(device, device or ``host``, bytes) → seconds of one copy."""
 
 _ON_THE_LINE = 0.5
-"""Largest |fitted − measured| ÷ measured of a copy that the line explains: below 0.3 on a quiet machine."""
+"""Largest |fitted − measured| ÷ measured of a copy that the line explains; below 0.3 on a quiet machine."""
 _LEAST_EXPLAINED = 0.75
-"""Least share of sizes that the line must explain to be believed."""
+"""Least share of sizes that the line must explain to be accepted."""
 _ROUNDS = 3
-"""How often a link is timed before its copies are given up: noise on a shared machine comes in spells of a second."""
+"""Number of times that a link is timed before its copies are rejected; noise on a shared machine lasts a second."""
 _FLAT = 0.2
-"""Where the largest copy adds less than this share of the latency, no byte is copied."""
+"""If the largest copy adds less than this share of the latency, no byte is copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineFit:
     """An α-β line through timed copies, with α ≥ 0 and β ≥ 0.
 
-    `residual`: Largest |fitted − measured| ÷ measured. `doubt`: Why the copies do not determine the line; empty where
-    they do.
+    `residual`: Largest |fitted − measured| ÷ measured. `doubt`: Reason why the copies do not determine the line, or
+    empty.
     """
 
     latency_s: float
@@ -40,11 +40,11 @@ class LineFit:
 
 
 def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYTES_PER_S) -> LineFit:
-    """The α-β line of least relative squares through bytes → seconds; where time does not grow, no byte is copied.
+    """The α-β line through bytes → seconds of least relative squares; if time does not grow, no byte is copied.
 
-    A copy that something delayed, by whatever factor, adds at most 1 to the sum of squares.
+    A delayed copy adds at most 1 to the sum of squares, however long its delay.
 
-    `most_bytes_per_s`: The rate that the hardware cannot exceed: that of the slower end's memory.
+    `most_bytes_per_s`: The rate that the hardware cannot exceed, which is that of the slower end's memory.
     """
     import numpy as np
     from scipy.optimize import nnls
@@ -52,7 +52,7 @@ def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYT
     if len(times_s) < 2 or min(times_s.values()) <= 0:
         raise InputError(f"a line needs two sizes or more with positive times; got {dict(times_s)}")
     sizes, times = np.array(list(times_s), dtype=float), np.array(list(times_s.values()))
-    # In units of the largest size: a column of 1e-9 beside one of 1e6 would cost all digits.
+    # In units of the largest size, because columns of 1e-9 and of 1e6 together would lose all digits.
     unit = sizes.max()
     (latency_s, whole_s), _ = nnls(np.stack([1 / times, sizes / unit / times], axis=1), np.ones(len(times)))
     if whole_s < max(_FLAT * latency_s, unit / NO_COPY_BYTES_PER_S):
@@ -67,13 +67,12 @@ def measured(
 ) -> Topology:
     """The topology with measured figures of links in place of assumed ones.
 
-    A link between two devices takes the fit of copies between them. Devices that reach each other through routers alone
-    are timed to the host, which fits the first link of their route; links between routers keep their rates. A link
-    whose copies contradict each other three times keeps what was assumed: ``meta.refused`` says why, as
-    ``meta.measured`` says how well the others fit.
+    A link between two devices takes the fit of copies between them. A link from a device to a router takes the fit of
+    copies to the host; links to switches and between routers keep their figures. A link whose copies contradict each
+    other three times keeps the assumed figures, for the reason in ``meta.refused``; ``meta.measured`` has other fits.
 
-    `shared_memory`: True if the devices are cores, which hand tensors over: two of them are timed, and the link of each
-    to their router takes half of the latency.
+    `shared_memory`: True if the devices are cores, which pass pointers: copies between two of them are timed, and the
+    link of each to their router takes half of the latency.
     """
     links = [_measured_link(topology, link, timer, sizes_bytes, shared_memory) for link in topology.links]
     count = sum("measured" in link.meta for link in links)
@@ -83,7 +82,7 @@ def measured(
 
 
 def doubts(topology: Topology) -> tuple[str, ...]:
-    """A warning for each link whose measurement `measured` refused, so that it keeps the assumed figures."""
+    """A warning for each link that keeps its assumed figures because `measured` rejected the timed copies."""
     return tuple(
         f"link {link.source} – {link.target}: {link.meta['refused']['reason']}; it keeps the assumed "
         f"{format_bytes_per_s(link.bytes_per_s)} and {format_seconds(link.latency_s)}: measure again on a quiet machine"
@@ -101,12 +100,12 @@ def _measured_link(
     other, share = (ends[1], 1.0) if len(ends) > 1 else ("host", 1.0)
     if other == "host" and shared_memory:
         other, share = next(each.id for each in topology.devices if each.id != ends[0]), 0.5
-    # No copy is faster than the memory that it reads or writes; 5 % for clocks above the data sheet's.
+    # No copy is faster than the memory that it reads or writes; clocks may be 5 % above the data sheet's.
     rates = [rate for end in ends if (rate := topology.device(end).memory_bytes_per_s) is not None]
     most = NO_COPY_BYTES_PER_S if shared_memory else 1.05 * min(rates, default=NO_COPY_BYTES_PER_S)
     times_s: dict[int, float] = {}
     for _ in range(_ROUNDS):
-        # Whatever else runs makes copies longer, never shorter.
+        # Other work on the machine makes copies longer, never shorter.
         times_s = {size: min(timer(ends[0], other, size), times_s.get(size, math.inf)) for size in sizes_bytes}
         fit = fit_line(times_s, most)
         if not fit.doubt:

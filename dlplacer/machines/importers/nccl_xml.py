@@ -25,21 +25,21 @@ from dlplacer.machines.importers.products import (
 
 _SPEED = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)\s*GT/s")
 _SOCKET_BYTES_PER_S = {"GenuineIntel": 10e9, "AuthenticAMD": 16e9, "  Shanghai  ": 6e9, "arm64": 6e9, "ppc64": 32e9}
-"""Between sockets, by vendor or architecture (NCCL 2.30, src/graph/topo.h); 10 GB/s where neither is known."""
+"""Rate between sockets by vendor or architecture (NCCL 2.30, src/graph/topo.h); 10 GB/s if neither is known."""
 _INTEL_BYTES_PER_S = ((0xCF, 40e9), (0x8F, 22e9), (0x55, 10e9), (0, 6e9))
-"""Least model number of Intel's family 6 → bytes per second: Emerald Rapids, Sapphire Rapids, Skylake, those before."""
+"""Least model number of Intel's family 6, bytes per second: Emerald Rapids, Sapphire Rapids, Skylake, older ones."""
 _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _NVSWITCH_CLASS, _CPU_CLASS = "0x068000", "0x068001"
 
 
 def parse_nccl_xml(text: str, where: str, name: str, device_type: str | None) -> Topology:
-    """The machine that NCCL, or AMD's RCCL, saw: one host without its network cards.
+    """The machine that NCCL, or AMD's RCCL, found: one host without its network cards.
 
-    A GPU without a given type takes the usual one of its compute capability or gfx number, which is all that the file
-    tells; ``meta.assumed`` says so.
+    A GPU without a given type takes the usual one of its compute capability or gfx number, because the file holds
+    nothing more about it; ``meta.assumed`` says so.
 
-    Raises InputError if types are given to some GPUs only, or a GPU has NVLinks that its type does not have;
-    FileFormatError if it is no such file, naming the line; a document type, which could define entities, is refused.
+    Raises FileFormatError, with the line, if it is not such a file or has a document type, which could define entities.
+    It also raises it if types are given to only some GPUs, or if a GPU has NVLinks that its type lacks.
     """
     if re.search(r"<!\s*(DOCTYPE|ENTITY)", text, re.IGNORECASE):
         raise FileFormatError(where, ["a DOCTYPE or ENTITY is not accepted; NCCL writes none: remove it"])
@@ -56,7 +56,7 @@ def parse_nccl_xml(text: str, where: str, name: str, device_type: str | None) ->
 
 
 def _whole(element: Element, attribute: str, usual: str = "") -> int:
-    """The number of at most nine digits that an attribute is."""
+    """The value of an attribute, a whole number of at most nine digits."""
     given = element.get(attribute, usual)
     if not re.fullmatch(r"[0-9]{1,9}", given):
         raise InputError(f"<{element.tag}>: {attribute} is {given!r}; it must be a whole number")
@@ -64,12 +64,12 @@ def _whole(element: Element, attribute: str, usual: str = "") -> int:
 
 
 def _usual_type(gpu: Element) -> tuple[str, str]:
-    """The usual type of a GPU's compute capability or, on AMD, gfx number; and that capability."""
+    """The usual type for a GPU's compute capability or, on AMD, gfx number, and the name of that capability."""
     given = gpu.get("gcn")
     if given is None:
         sm = _whole(gpu, "sm")
         return TYPE_OF_SM.get(sm, f"sm{sm}"), f"compute capability {sm / 10}"
-    # RCCL writes gfx90a by name or, in older versions, as 910: its last digit is hexadecimal.
+    # RCCL writes the name gfx90a or, in older versions, 910, because the last digit is hexadecimal.
     gfx = given.removeprefix("gfx").partition(":")[0]
     gfx = "90a" if gfx == "910" else gfx
     return TYPE_OF_GFX.get(gfx, f"gfx{gfx}"), f"gfx{gfx}"
@@ -83,7 +83,7 @@ def _socket_rate(cpu: Element) -> float:
 
 
 class _Machine:
-    """The GPUs, routers and links that a walk over the file collects; targets of NVLinks are known by their bus."""
+    """The GPUs, routers and links in the file; a bus id names the target of an NVLink."""
 
     def __init__(self, root: Element) -> None:
         self.gpus: dict[str, Element] = {}
@@ -105,7 +105,7 @@ class _Machine:
             self.links.append(Link(name, peer, min(_socket_rate(one), _socket_rate(other)), SOCKET_LATENCY_S.value))
 
     def topology(self, name: str, device_type: str | None) -> Topology:
-        """The machine; raises InputError for NVLinks that lead nowhere, or types that do not fit."""
+        """The machine; raises InputError for NVLinks with unknown targets or types that do not fit."""
         if not self.gpus:
             raise InputError("no <gpu> element; dump the file on a machine with GPUs")
         types = given_types(device_type, list(self.gpus))
@@ -126,13 +126,13 @@ class _Machine:
         )
 
     def _read(self, element: Element, above: str) -> None:
-        """A PCIe device: a GPU, or a switch that leads to some."""
+        """Read a PCIe device: a GPU, or a switch above GPUs."""
         if element.tag != "pci":
             return
         bus, gpu = element.get("busid", "").lower(), element.find("gpu")
         if not _BUS.fullmatch(bus):
             raise InputError(f"<pci busid={bus!r}>: the bus id is not of the form 0000:1a:00.0")
-        # NCCL writes an empty speed or a width of 0 for devices that do not tell: it takes generation 3 and 16 lanes.
+        # An empty speed or a width of 0 is unknown; NCCL then assumes generation 3 and 16 lanes.
         speed = _SPEED.search(element.get("link_speed", ""))
         width = _whole(element, "link_width") if element.get("link_width") else 16
         rate = pcie_bytes_per_s(float(speed[1]) if speed else 8.0, width or 16)
@@ -153,7 +153,7 @@ class _Machine:
                 self._read(child, name)
 
     def _nvlinks(self, devices: Mapping[str, Device]) -> list[tuple[Device, Device | str, int]]:
-        """(GPU, its peer or the switch, links); those to a CPU take the place of its way up over PCIe."""
+        """(GPU, its peer or the switch, number of links); links to a CPU replace the GPU's PCIe link to it."""
         gpu_at = {bus: gpu for gpu, bus in self.buses.items()}
         direct: Counter[tuple[str, str]] = Counter()
         switched: Counter[str] = Counter()
@@ -169,7 +169,7 @@ class _Machine:
                     switched[name] += count
                 else:
                     raise InputError(f"<nvlink> of {name}: target {target!r} is neither a GPU of the file nor a switch")
-        # Each end tells its own; what only one of them has carries nothing both ways.
+        # Each end lists its own links; if the counts differ, only the smaller number carries data both ways.
         pairs = {
             ends: min(count, direct.get(ends[::-1], count))
             for ends, count in direct.items()

@@ -1,4 +1,4 @@
-"""A graph in networkx's node-link form, or a topology file, as a topology."""
+"""A graph in networkx's node-link form, or a topology file, read as a topology."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ _OF_NODES = frozenset(("id", "kind", "type", "memory_bytes", "flops_per_s", "mem
 
 
 class NodeLink(FileModel):
-    """Nodes and edges in our words."""
+    """Nodes and edges under the names of topology files."""
 
     nodes: list[Node]
     edges: list[Link]
@@ -24,10 +24,10 @@ class NodeLink(FileModel):
 def topology_of_node_link(value: Any, where: str, name: str = "") -> Topology:
     """The topology in a parsed node-link object.
 
-    Nodes are devices unless their ``kind`` says ``router`` or ``switch``. An edge needs its rate as ``bytes_per_s``,
-    ``bandwidth`` or ``bw``: bytes per second, or a text with its unit; ``latency_s`` or ``latency``: seconds, or a
-    text. Edges may stand under ``edges`` or ``links``. The two directions of a directed graph must be equal. Other
-    attributes go to ``meta``.
+    Nodes are devices unless their ``kind`` is ``router``, ``switch`` or ``host``; their other attributes go to
+    ``meta``. An edge needs its rate as ``bytes_per_s``, ``bandwidth`` or ``bw``: bytes per second, or a text with its
+    unit. It may have ``latency_s`` or ``latency``: seconds, or a text. The list of edges is ``edges`` or ``links``. The
+    two directions of a directed graph must be equal.
 
     Raises FileFormatError with every mistake and its path.
     """

@@ -1,4 +1,4 @@
-"""The text of ``nvidia-smi topo -m`` as a topology: NVLinks, and the PCIe tree that explains the rest."""
+"""The text of ``nvidia-smi topo -m``, read as a topology of NVLinks and a PCIe tree."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -39,12 +39,12 @@ class TopoMatrix:
 
     @classmethod
     def unknown(cls, count: int) -> "TopoMatrix":
-        """So many GPUs, of whose links nothing is known."""
+        """A matrix of `count` GPUs with unknown links."""
         cells = tuple(tuple("X" if one == other else "SYS" for other in range(count)) for one in range(count))
         return cls(cells, (None,) * count)
 
     def nvlinks(self, one: int, other: int) -> int:
-        """The number of links in the matrix for a pair; 0 if it has none."""
+        """The number of NVLinks between a pair of GPUs; 0 if there is none."""
         cell = self.cells[one][other]
         return int(cell[2:]) if cell.startswith("NV") else 0
 
@@ -64,7 +64,7 @@ def parse_matrix(text: str, where: str) -> TopoMatrix:
     cells = tuple(tuple("SYS" if cell == "SOC" else cell for cell in rows.get(gpu, ())[: len(gpus)]) for gpu in gpus)
     if (mistake := next(_mistakes(gpus, rows, cells), None)) is not None:
         raise FileFormatError(where, [mistake])
-    # Behind the columns of network devices: the cores' list, then the NUMA node, as in ``0-23,48-71  0  N/A``.
+    # After the columns of network devices: the list of cores, then the NUMA node, as in ``0-23,48-71  0  N/A``.
     behind = len([*takewhile(lambda name: name not in ("CPU", "NUMA"), header)]) + 1
     nodes = (rows[gpu][behind : behind + 1] if "NUMA" in header else [] for gpu in gpus)
     return TopoMatrix(cells, tuple(node[0] if node and re.fullmatch(r"[0-9,-]+", node[0]) else None for node in nodes))
@@ -84,9 +84,9 @@ def _mistakes(gpus: Sequence[str], rows: dict[str, list[str]], cells: Sequence[S
 
 
 def imported_matrix(text: str, where: str, device_type: str | None, name: str = "") -> Topology:
-    """Devices ``gpu0``… in the output of ``nvidia-smi topo -m``, with memory and rates of the types given.
+    """The machine in the output of ``nvidia-smi topo -m``: devices ``gpu0``… with memory and rates of the given types.
 
-    Raises InputError if types are given to some GPUs only, or a pair has NVLinks that its type does not have.
+    Raises InputError if types are given to only some GPUs, or a pair has NVLinks that its type lacks.
     """
     matrix = parse_matrix(text, where)
     types = given_types(device_type, [f"gpu{number}" for number in range(len(matrix.cells))])
@@ -98,11 +98,11 @@ def imported_matrix(text: str, where: str, device_type: str | None, name: str = 
 def topology_of_matrix(
     matrix: TopoMatrix, devices: Sequence[Device], slots: Sequence[float], name: str = "", source: str = ""
 ) -> Topology:
-    """The devices, joined as the matrix says.
+    """The devices with the links in the matrix.
 
-    The matrix shows no switches: NVLinks to more GPUs than one GPU has links for lead into an NVSwitch. Where a pair
-    has NVLinks its route over PCIe is not shown; GPUs are then put under the socket of their NUMA node. Rates of
-    NVLinks are those of the device types, usual ones for a GPU without a type.
+    The matrix shows no switches: if a row lists more NVLinks than the GPU has, they lead to an NVSwitch. For a pair
+    with NVLinks the matrix hides the route over PCIe; such GPUs are put under the socket of their NUMA node. Rates of
+    NVLinks are those of the device types, or usual ones for a GPU without a type.
     """
     counts = {pair: count for pair in combinations(range(len(devices)), 2) if (count := matrix.nvlinks(*pair))}
     of_gpu = [[count for pair, count in counts.items() if gpu in pair] for gpu in range(len(devices))]
@@ -117,9 +117,9 @@ def topology_of_matrix(
 
 
 def pcie_tree(matrix: TopoMatrix, ids: Sequence[str], slots: Sequence[float]) -> tuple[list[Link], list[Router]]:
-    """Switches from the nearest level to the sockets, each a router above the nodes that it joins.
+    """The links and routers of the PCIe tree, from the nearest switches up to the sockets.
 
-    `slots`: Bytes per second of each GPU's slot; links between switches carry the least of them.
+    `slots`: Bytes per second of each GPU's slot; links between switches have the least of these rates.
     """
     own, between = dict(zip(ids, slots, strict=True)), min(slots)
     above = list(ids)
@@ -142,9 +142,9 @@ def pcie_tree(matrix: TopoMatrix, ids: Sequence[str], slots: Sequence[float]) ->
 
 
 def _sockets(matrix: TopoMatrix) -> list[list[int]]:
-    """GPUs that reach each other without crossing sockets, NUMA nodes deciding where NVLinks hide the route."""
+    """Sets of GPUs on one socket; if NVLinks hide the route, the NUMA node decides."""
     if not any(matrix.numa) and not any("SYS" in row for row in matrix.cells):
-        # Nothing tells sockets apart: one is assumed.
+        # Nothing distinguishes sockets, so one is assumed.
         return [list(range(len(matrix.cells)))]
     sockets: dict[object, list[int]] = {}
     for number, group in enumerate(_joined(matrix, "NODE")):
@@ -154,7 +154,7 @@ def _sockets(matrix: TopoMatrix) -> list[list[int]]:
 
 
 def _joined(matrix: TopoMatrix, level: str) -> list[list[int]]:
-    """GPUs connected by routes of at most this level: each set sorted, in order of their first."""
+    """Sets of GPUs connected by routes of at most this level, each sorted, in order of their first GPU."""
     import networkx as nx
 
     near, count = PATHS[: PATHS.index(level) + 1], len(matrix.cells)

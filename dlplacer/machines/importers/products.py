@@ -1,4 +1,4 @@
-"""Devices by product or type with figures of the device table; rates and latencies of links by kind, with sources."""
+"""Devices by product or type, with figures from the device table; rates and latencies of links, with sources."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -38,14 +38,14 @@ _MOST_LANES = 32
 
 
 def link_figures(device_type: str) -> DeviceType:
-    """The row of the device table whose links a type has; usual ones for a type that the table does not have."""
+    """The row of the device table with the links of a type; usual figures for a type that the table lacks."""
     return DEVICE_TABLE.get(device_type, _BRIDGED if device_type == "sm86" else _UNKNOWN)
 
 
 def nvlinks(ends: Iterable[tuple[Device, Device | str, int]], latency_s: float = NVLINK_LATENCY_S.value) -> list[Link]:
-    """NVLinks or xGMI links, so many from a GPU to another, at the rate of the slower one, or to a router.
+    """The NVLinks or xGMI links for (GPU, other GPU or router, count); the slower GPU decides their rate.
 
-    Raises InputError if one of the GPUs is of a type that has no such links.
+    Raises InputError if the type of a GPU has no such links.
     """
     found = []
     for device, peer, count in ends:
@@ -60,35 +60,34 @@ def nvlinks(ends: Iterable[tuple[Device, Device | str, int]], latency_s: float =
 
 
 def pcie_bytes_per_s(transfers_per_s_e9: float, width: int) -> float:
-    """Effective rate of a PCIe link: width × code ÷ 80 GB/s, NCCL's table in units of 100 Mbit/s per lane.
+    """Effective rate of a PCIe link in bytes per second: width × code ÷ 80 GB/s, code in 100 Mbit/s per lane from NCCL.
 
-    `transfers_per_s_e9`: GT/s as PCIe counts it: 8 for generation 3, 16 for 4, 32 for 5; the nearest known value is
-    taken. `width`: Lanes. PCIe has at most 32: of what they do not know virtual machines say 63 or 255, which is taken
-    as 16.
+    `transfers_per_s_e9`: Rate in GT/s: 8 for generation 3, 16 for 4, 32 for 5; the nearest known value counts. `width`:
+    Number of lanes. PCIe has at most 32; virtual machines report 63 or 255 for an unknown width, which counts as 16.
     """
     nearest = min(_CODES, key=lambda speed: abs(speed - transfers_per_s_e9))
     return (width if width <= _MOST_LANES else 16) * _CODES[nearest] / 80 * 1e9
 
 
 def pcie_slot_bytes_per_s(generation: int, width: int = 16) -> float:
-    """Effective rate of a slot of a PCIe generation from 1 to 6."""
+    """Effective rate in bytes per second of a PCIe slot of generation 1 to 6."""
     return pcie_bytes_per_s([*_CODES][min(max(generation, 1), 6) - 1], width)
 
 
 UNTYPED = Device.type
-"""The type of a device that was given none."""
+"""The type of a device without a given type."""
 
 
 def type_of_name(name: str) -> str:
-    """The device type that a product name means; the name itself if the table does not have it."""
+    """The device type of a product name; the name itself if the table lacks it."""
     return known_type(name) or name.strip()
 
 
 def device_of_type(device_id: str, name: str, memory_bytes: int | None = None, meta: Mapping[str, Any] = {}) -> Device:
-    """A device of a type or product, ``V100`` or ``A100-SXM4-40GB``: memory and rates by the device table.
+    """A device of a type or product, ``V100`` or ``A100-SXM4-40GB``, with memory and rates from the device table.
 
-    `memory_bytes`: As the device itself says; else as the name says (``32GB``), else as the table says; unlimited for a
-    type that the table does not have.
+    `memory_bytes`: The reported memory; if None, the size in the name (``32GB``), else the table's. None means
+    unlimited for a type that the table lacks.
     """
     kind = type_of_name(name)
     entry = DEVICE_TABLE.get(kind)
@@ -101,7 +100,7 @@ def device_of_type(device_id: str, name: str, memory_bytes: int | None = None, m
 
 
 def given_types(text: str | None, devices: Sequence[str]) -> dict[str, str | None]:
-    """Device → the type or product that a user gives it: one for all, one each as ``A40,T4``, or ``0-2=A40,3=T4``."""
+    """Device → its type or product in the user's text: one for all, one for each (``A40,T4``), or ``0-2=A40,3=T4``."""
     if not text:
         return dict.fromkeys(devices)
     names = _numbered(text) if "=" in text else [_required(name) for name in text.split(",")]
@@ -116,7 +115,7 @@ def given_types(text: str | None, devices: Sequence[str]) -> dict[str, str | Non
 
 
 def _numbered(text: str) -> list[str]:
-    """The types of ``0-2=A40,3=T4`` by number; none if a number is missing, or given twice."""
+    """The types of ``0-2=A40,3=T4`` by number; an empty list if a number is missing or given twice."""
     found, numbers = list[tuple[int, str]](), list[int]()
     for part in text.split(","):
         span, _, name = part.rpartition("=")
@@ -132,7 +131,7 @@ def _numbered(text: str) -> list[str]:
 
 
 def _required(name: str) -> str:
-    """The name, of whose memory figure the device takes note, if it means a type of GPU."""
+    """The name, with its memory figure, if it means a type of GPU; raises InputError otherwise."""
     if known_type(name) in (None, CORE):
         raise InputError(
             f"{unknown_type(name)} Or leave the type out, and write memory_bytes, flops_per_s and memory_bytes_per_s "
@@ -142,7 +141,7 @@ def _required(name: str) -> str:
 
 
 def with_types(topology: Topology, device_type: str | None) -> Topology:
-    """The topology with the given types, and the figures that follow, for its devices without one."""
+    """The topology with the given types, and their figures, for its devices without a type."""
     types = given_types(device_type, [device.id for device in topology.devices if device.type == UNTYPED])
 
     def typed(device: Device) -> Device:
@@ -157,16 +156,16 @@ def with_types(topology: Topology, device_type: str | None) -> Topology:
 
 
 def import_notes(topology: Topology) -> tuple[str, ...]:
-    """Lines for whoever imports a machine: its assumptions if no type was given, and `machine_notes`."""
+    """Notes on an imported machine: the assumed types if none were given, and `machine_notes`."""
     assumed = [f"{kind} is {text}" for kind, text in topology.meta.get("assumed", {}).items()]
     notes = [f"no type was given: {'; '.join(assumed)}; give the right type with --type"] if assumed else []
     return (*notes, *machine_notes(topology, imported=True))
 
 
 def machine_notes(topology: Topology, imported: bool = False) -> tuple[str, ...]:
-    """Lines about types whose launch overhead is that of their kind, and about GPUs whose memory is left unlimited.
+    """Notes on types that take the launch overhead of their kind, and on GPUs with unlimited memory.
 
-    A device without rates counts only if it was imported and is thus real; it may belong to an example.
+    A GPU without rates is reported only if it was imported, because otherwise it may belong to an example.
     """
     unknown = {each.type: each for each in topology.devices if each.type not in DEVICE_TABLE and rates_of(each)}
     notes = tuple(

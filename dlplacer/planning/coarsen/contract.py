@@ -1,4 +1,4 @@
-"""Sets of ops become one op each: its cost, its memory, its inputs and outputs; and a plan of it is expanded again."""
+"""Contract sets of ops into one op each (cost, memory, inputs and outputs), and expand plans of the result."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,11 +13,11 @@ from dlplacer.core.plan import Plan
 from dlplacer.problem.simulate import in_order, replay_plan
 
 Outputs = Mapping[tuple[str, int], int]
-"""(Member, its output) → output of the group, for all that is read outside and all that nothing reads."""
+"""(Member, its output) → output of the group, for outputs that are read outside or by no op."""
 
 
 def joined_outputs(graph: OpGraph, members: Sequence[str]) -> Outputs:
-    """The outputs of a group: those read outside, and those that nothing reads, which the step returns."""
+    """The outputs of a group: those read outside, and those that no op reads, because the step returns them."""
     inside = set(members)
     index: dict[tuple[str, int], int] = {}
     for member in members:
@@ -30,9 +30,9 @@ def joined_outputs(graph: OpGraph, members: Sequence[str]) -> Outputs:
 
 
 def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> tuple[int, int]:
-    """Bytes of outputs and of workspace of members run in turn, each output kept until its last reader has run."""
+    """Bytes of outputs and peak workspace of members that run in series; an output is freed after its last reader."""
     inside = {member: position for position, member in enumerate(members)}
-    # The parts of the outputs that outlive the group.
+    # The bytes of the outputs that outlive the group.
     kept = dict.fromkeys(members, 0)
     for member, output in outputs:
         op = graph.op(member)
@@ -52,19 +52,19 @@ def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> t
 
 
 PARTS = "parts"
-"""Key among the attributes of a contracted op: [FLOPs, bytes accessed, dtype] of every member that does anything."""
+"""Key in a contracted op's `attrs`: [FLOPs, bytes accessed, dtype] of every member that does any work."""
 
 
 def contract(
     graph: OpGraph, groups: Mapping[str, Sequence[str]], kind: str, together: Mapping[str, str] | None = None
 ) -> OpGraph:
-    """The graph in which every group is one op, whose `origin` lists the members in the order in which they run.
+    """The graph in which every group is one op, whose `origin` lists the members in execution order.
 
-    Times, FLOPs and bytes accessed are sums, as the members still run one after another. What only members read is no
-    output but workspace, at its peak. Colocation groups that meet in a contracted op become one.
+    Times, FLOPs and bytes accessed are sums, because the members still run in series. Outputs that only members read
+    become workspace, at its peak. Colocation groups that meet in a contracted op become one.
 
     `groups`: Wanted id → members, at least one; ``#2`` is appended to an id that another op has. `together`: Op →
-    label; ops of one label are colocated, in whatever groups they are.
+    label; ops of one label are colocated, even across groups.
 
     Raises InputError if an op is in two groups, a group mixes phases or devices, or the contracted graph has a cycle.
     """
@@ -90,12 +90,12 @@ def contract(
 
 
 def members_of(op: Op) -> tuple[str, ...]:
-    """The ops that a contracted op was made from; an op that is not contracted is its own member."""
+    """The ops that were contracted into this op; an op that is not contracted is its own member."""
     return op.origin if PARTS in op.attrs else (op.id,)
 
 
 def _owners(graph: OpGraph, groups: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Op → key of its group; a key is never the id of an op."""
+    """Op → key of its group, which is never the id of an op."""
     owner: dict[str, str] = {}
     for name, members in groups.items():
         if not members:
@@ -107,7 +107,7 @@ def _owners(graph: OpGraph, groups: Mapping[str, Sequence[str]]) -> dict[str, st
                 raise InputError(
                     f"op {member!r} is in two groups, {owner[member][1:]!r} and {name!r}; take it out of one"
                 )
-            # No op id starts with a zero byte, so that a group may be called like an op until names are free.
+            # No op id starts with a zero byte, so a group may have an op's name until names are assigned.
             owner[member] = f"\0{name}"
     return owner
 
@@ -121,7 +121,7 @@ def _joined(graph: OpGraph, key: str, members: Sequence[str], kind: str, outputs
         )
     output_bytes, workspace_bytes = joined_memory(graph, members, outputs)
     made = [(graph.op(member), output) for member, output in outputs]
-    # Empty if a member does not give its own.
+    # Left empty if a member does not list its outputs.
     specs = tuple(op.outputs[output] for op, output in made if output < len(op.outputs))
     return Op(
         key,
@@ -145,7 +145,7 @@ def _joined(graph: OpGraph, key: str, members: Sequence[str], kind: str, outputs
 
 
 def _joined_times(ops: Sequence[Op]) -> float | Mapping[str, float] | None:
-    """The sum; per device type, where every member has a time there."""
+    """The sum, per device type on which every member has a time; None if there is no such type."""
     if all(isinstance(op.time_s, (int, float)) for op in ops):
         return sum(op.time_on("") or 0.0 for op in ops)
     types = dict.fromkeys(kind for op in ops if isinstance(op.time_s, Mapping) for kind in op.time_s)
@@ -171,19 +171,19 @@ def _joined_devices(name: str, ops: Sequence[Op]) -> tuple[str, ...] | None:
     common = tuple(device for device in given[0] if all(device in devices for devices in given))
     if not common:
         named = " and ".join(", ".join(devices) for devices in dict.fromkeys(given))
-        # Only the machine, which is not known here, says if a device is of a type.
-        raise InputError(f"group {name!r}: its ops have no device or type in common, they name {named}; separate them")
+        # Only the machine, which is not known here, gives the type of a device.
+        raise InputError(f"group {name!r}: its ops have no device or type in common ({named}); separate them")
     return common
 
 
 def _common_path(paths: Sequence[str | None]) -> str | None:
-    """The innermost module that holds all, or None."""
+    """The innermost module that contains all paths, or None."""
     levels = zip(*((path or "").split(".") for path in paths), strict=False)
     return ".".join(names[0] for names in takewhile(lambda names: len({*names}) == 1, levels)) or None
 
 
 def _colocation(graph: OpGraph, owner: Mapping[str, str], together: Mapping[str, str]) -> dict[str, str]:
-    """Op of the contracted graph → its colocation group, if any; groups that meet in an op get one name."""
+    """Op of the contracted graph → its colocation group, if any; groups that meet in an op are merged."""
     held: dict[str, str] = {}
     meetings = nx.Graph()
     for op in graph.ops:
@@ -214,7 +214,7 @@ def _free_names(ops: Sequence[Op]) -> dict[str, str]:
 def _edges(
     graph: OpGraph, owner: Mapping[str, str], outputs: Mapping[str, Outputs], names: Mapping[str, str]
 ) -> Iterator[Edge]:
-    """Edges between different ops: each tensor once for every reader, an order only where nothing else says it."""
+    """Edges between different ops: each tensor once per reader, an edge without bytes only if no other joins them."""
     seen: set[tuple[str, str]] = set()
     orders: dict[tuple[str, str], Edge] = {}
     joined: set[tuple[str, str]] = set()
@@ -235,14 +235,14 @@ def _edges(
 
 
 _FLOPS_PER_BYTE = 10
-"""FLOPs that take about as long as moving a byte: between 5 (a CPU core) and 20 (a V100 in float32)."""
+"""FLOPs that take about as long as moving a byte, between 5 (a CPU core) and 20 (a V100 in float32)."""
 
 
 def expanded_plan(plan: Plan, fine: OpGraph) -> Plan:
-    """The plan of a coarse graph as a plan of the graph that it was made from: same devices, same order.
+    """The plan of a coarse graph as a plan of the original graph, with the same devices and order.
 
-    Transfers start as soon as the op that makes the tensor has run, so the plan may be faster than the coarse one. An
-    op without a time gets its share of the coarse op's time, by FLOPs and bytes; an equal one where none has any.
+    A transfer starts as soon as the op that produces the tensor ends, so the plan may be faster than the coarse one. An
+    op without a time gets a share of the coarse op's time by FLOPs and bytes, or an equal share if no op has either.
 
     Raises MismatchError if the coarse graph was not made from these ops.
     """
@@ -259,14 +259,14 @@ def expanded_plan(plan: Plan, fine: OpGraph) -> Plan:
 
 
 def _with_shares(plan: Plan, fine: OpGraph) -> OpGraph:
-    """The fine graph with a time for every op on all device types for which the coarse one has times."""
+    """The fine graph with a time for every op on each device type for which the coarse graph has times."""
     types = {device.type for device in plan.topology.devices}
     timed: dict[str, Op] = {}
     for coarse in plan.graph.ops:
         members = [fine.op(name) for name in members_of(coarse)]
         weights = [member.bytes_accessed + member.flops / _FLOPS_PER_BYTE for member in members]
         if not any(weights):
-            # Nothing tells the members apart, and what the coarse op takes must not be lost.
+            # Equal shares, because nothing distinguishes the members and the coarse op's time must not be lost.
             weights = [1.0] * len(members)
         whole = sum(weights)
         for member, weight in zip(members, weights, strict=True):

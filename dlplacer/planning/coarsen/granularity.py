@@ -19,9 +19,9 @@ Node: TypeAlias = tuple[str, str, int]
 def acyclic_groups(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """Label → its ops in topological order, for every label with two ops or more.
 
-    Of the groups in a circle the one that spans the most depth is cut into pieces by depth, until no circle is left;
-    the first piece keeps the label, later ones get ``#2``, ``#3``, …. The depth of an op grows along edges between
-    groups and never falls along edges within one, so pieces of different depth cannot wait for each other.
+    As long as groups wait for each other in a circle, the one that spans the most depth is cut into pieces by depth.
+    The first piece keeps the label; later ones get ``#2``, ``#3``, …. Depth grows along edges between groups and never
+    falls along edges within one, so pieces of different depth cannot wait for each other.
 
     `label_of`: Op → label; an op without one stays alone.
     """
@@ -43,7 +43,7 @@ def acyclic_groups(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, tup
 
 
 def _widest_in_circles(graph: OpGraph, node_of: Mapping[str, Node], depth: Mapping[str, int]) -> set[Node]:
-    """Of every set of nodes that wait for each other, the one whose ops span the most depth."""
+    """For every set of nodes that wait for each other, the node whose ops span the most depth."""
     quotient = nx.DiGraph()
     ends = ((node_of[edge.source], node_of[edge.target]) for edge in graph.edges)
     quotient.add_edges_from((source, target) for source, target in ends if source != target)
@@ -56,12 +56,12 @@ def _widest_in_circles(graph: OpGraph, node_of: Mapping[str, Node], depth: Mappi
 
 
 def _depths(graph: OpGraph, node_of: Mapping[str, Node]) -> dict[str, int]:
-    """Op → the most edges between groups on any path to it; one that reads nothing goes as deep as its readers let."""
+    """Op → the most edges between groups on any path to it; an op without inputs is as deep as its readers allow."""
     depth: dict[str, int] = {}
     for op_id in graph.topological_order:
         read = graph.edges_into[op_id]
         depth[op_id] = max((depth[edge.source] + _crosses(node_of, edge.source, op_id) for edge in read), default=0)
-    # A weight is at depth 0 by its own reads; beside its reader it spans no depth, and its group is not cut for it.
+    # At depth 0 a weight would stretch its group; at its reader's depth the group need not be cut.
     for op in graph.ops:
         readers = graph.edges_from[op.id]
         if readers and not graph.edges_into[op.id]:
@@ -79,10 +79,10 @@ _PLACES = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gra
 def chains(graph: OpGraph) -> dict[str, str]:
     """Op → label of its chain.
 
-    An op joins the chain before it if it is the only one of its phase that reads from that chain, reads nothing else of
-    its phase, and a chain keeps one op with FLOPs at most: a convolution with the normalisation and the activation that
-    follow. Ops of earlier phases may read along: what is kept for the backward pass leaves the chain as an output.
-    A buffer that only one chain reads joins it, with the op that overwrites it.
+    An op joins a chain if it is the only op of its phase that reads from the chain and reads nothing else of its phase.
+    A chain has at most one op with FLOPs: a convolution with the following normalisation and activation. Ops of other
+    phases may read from the chain; tensors kept for the backward pass are its outputs. A parameter, buffer or gradient
+    that only one chain uses joins it, with the op that overwrites it.
     """
     label_of: dict[str, str] = {}
     chain_of: dict[str, _Chain] = {}
@@ -90,7 +90,7 @@ def chains(graph: OpGraph) -> dict[str, str]:
         op = graph.op(op_id)
         if op.kind in _PLACES:
             continue
-        # The chain from which the op reads all that it reads of its own phase.
+        # The only chain of its own phase from which the op reads.
         read = {edge.source for edge in graph.edges_into[op_id] if edge.source in label_of}
         before = {label_of[source] for source in read if graph.op(source).phase == op.phase}
         label = next(iter(before)) if len(before) == 1 and chain_of[min(before)].admits(op) else op_id
@@ -100,9 +100,9 @@ def chains(graph: OpGraph) -> dict[str, str]:
 
 
 class _Chain:
-    """The facts about a chain that decide if an op may join it; their size does not grow with its length.
+    """The data that decide if an op may join a chain; their size does not grow with the chain.
 
-    `readers`: Ops outside the chain, of its phase, that compute and read from it.
+    `readers`: Computing ops of the same phase outside the chain that read from it.
     """
 
     def __init__(self, first: Op) -> None:
@@ -118,7 +118,7 @@ class _Chain:
         return self.readers <= {op.id}
 
     def add(self, graph: OpGraph, op: Op) -> None:
-        """Let an op join."""
+        """Append an op."""
         self.has_flops |= op.flops > 0
         self.readers.discard(op.id)
         read_by, phase = (graph.op(edge.target) for edge in graph.edges_from[op.id]), self.first.phase
@@ -126,7 +126,7 @@ class _Chain:
 
 
 def _places_within(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, str]:
-    """Places of tensors whose whole colocation group deals with one chain only → that chain."""
+    """Parameter, buffer, gradient or mutation → its chain, if its colocation group has edges to only one chain."""
     groups: dict[str, list[Op]] = {}
     for op in graph.ops:
         if op.kind in ("parameter", "buffer", "gradient", "mutation") and op.colocate is not None:
@@ -151,14 +151,14 @@ _OUTSIDE = "step"
 def by_module(graph: OpGraph) -> dict[str, str]:
     """Op → label of its module and phase: ``layer1.0``, ``layer1.0.backward``, ``layer1.0.update``.
 
-    A module without sub-modules counts as part of the module that holds it. Ops outside all modules, as those of the
-    loss, belong to ``step``; inputs stay alone.
+    A module without sub-modules counts as part of its parent module. Ops outside all modules, such as the loss, belong
+    to ``step``; inputs stay alone.
     """
     paths = {op.module for op in graph.ops if op.module}
     holders = {path[:position] for path in paths for position, letter in enumerate(path) if letter == "."}
     label_of = {}
     for op in graph.ops:
-        # An op that reads from a later phase stays alone: it overwrites a buffer that the backward pass still reads.
+        # An op that reads from a later phase stays alone, because it overwrites a buffer that the backward pass reads.
         phases = (graph.op(edge.source).phase or PHASES[0] for edge in graph.edges_into[op.id])
         latest = max(map(PHASES.index, phases), default=0)
         if op.kind not in _LOOSE and latest <= PHASES.index(op.phase or PHASES[-1]):
@@ -175,15 +175,15 @@ GRANULARITIES = (FINEST, "fused", "module")
 
 
 def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
-    """The graph at a granularity; `origin` of every op that was made leads back to the ops of the given graph.
+    """The graph at a granularity; the `origin` of every contracted op lists ops of the given graph.
 
-    Parameters and buffers stay ops. Those that one module reads are colocated with what reads them.
+    Parameters and buffers stay ops. If only one module reads them, they are colocated with their readers.
 
-    `granularity`: ``aten``: as it is. ``fused``: chains of ops that always run together. ``module``: one op for each
-    module and phase, where a module without sub-modules counts as part of the one that holds it. Ops that would wait
-    for each other in a circle stay apart.
+    `granularity`: ``aten``: unchanged. ``fused``: chains of ops that always run together. ``module``: one op for each
+    module and phase, in which a module without sub-modules counts as part of its parent. Ops that would wait for each
+    other in a circle stay apart.
 
-    Raises InputError if the granularity is none of these, or the graph has been coarsened already.
+    Raises InputError if the granularity is none of these, or the graph is already coarsened.
     """
     if granularity not in GRANULARITIES:
         raise InputError(f"granularity is {granularity!r}; use one of {', '.join(GRANULARITIES)}")
@@ -196,7 +196,7 @@ def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
         )
     label_of = chains(graph) if granularity == "fused" else by_module(graph)
     if granularity == "module":
-        # Only the machine knows if a device is of a type: modules come apart where their ops name different ones.
+        # Only the machine knows the type of a device, so ops of a module that list different devices stay apart.
         named = {op.id: f" on {', '.join(sorted(op.devices))}" for op in graph.ops if op.devices is not None}
         label_of = {name: label + named.get(name, "") for name, label in label_of.items()}
     joining = {name: label for name, label in label_of.items() if graph.op(name).kind not in _STORED}
@@ -208,7 +208,7 @@ def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
 
 
 def _with_readers(graph: OpGraph) -> dict[str, str]:
-    """Op → module, of the parameters and buffers that only this module reads, and of its ops that read them."""
+    """Op → module, for parameters and buffers that only this module reads, and for its ops that read them."""
     together: dict[str, str] = {}
     for stored in graph.ops:
         if stored.kind in _STORED:

@@ -1,1 +1,1 @@
-"""Layers of a decoder over unequal devices: costs, the best split, and what binds."""
+"""Layers of a decoder on unequal devices: costs, the best split, and the bottleneck."""

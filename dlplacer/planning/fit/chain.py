@@ -1,4 +1,4 @@
-"""Contiguous splits of a chain of ops over devices: the costs of one, and the best one."""
+"""Contiguous splits of a chain of ops over devices: their costs, and the best split."""
 
 import math
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from dlplacer.machines.costs.roofline_times import required_time_s
 from dlplacer.solvers.heuristics.contiguous import Floats, alike_devices, best_runs, runs_within, set_count
 
 _MOST_STATES = 20_000
-"""Sets of devices that the program keeps."""
+"""Largest number of sets of devices in the dynamic program."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChainCosts:
-    """Ops in a row, the devices, and what each costs on each.
+    """A chain of ops, the devices, and the costs of every op on every device.
 
-    `time_s`: [op][device] → seconds; infinite where the op may not run. `sizes`: [op] → bytes that it keeps.
-    `capacities`: [device] → bytes; infinite for unlimited memory. `crossing_s`: [cut][from][to] → seconds of the tensor
-    between op ``cut − 1`` and op ``cut``. `embedding`, `shared_bytes`: The op whose weights the last one shares, and
+    `time_s`: [op][device] → seconds; infinite if the op may not run there. `sizes`: [op] → bytes that it keeps.
+    `capacities`: [device] → bytes; infinite for unlimited memory. `crossing_s`: [cut][from][to] → seconds to send the
+    tensor from op ``cut − 1`` to op ``cut``. `embedding`, `shared_bytes`: The op whose weights the last op shares, and
     their bytes, which are kept once if both are on one device. `groups`: Batches in flight in steady state.
     """
 
@@ -56,34 +56,34 @@ class ChainCosts:
         return held
 
     def fits(self, placement: Sequence[int]) -> bool:
-        """True if every device may run its ops and has room for them."""
+        """True if every device may run its ops and has the memory for them."""
         allowed = np.isfinite(self.time_s[np.arange(len(placement)), list(placement)]).all()
         return bool(allowed and (self.held_bytes(placement) <= self.capacities).all())
 
     def value_s(self, placement: Sequence[int], largest: bool = False) -> float:
-        """Seconds of all ops and crossings one after another; with `largest`, between two batches in steady state.
+        """Seconds of all ops and crossings in series; with `largest`, seconds per batch in steady state.
 
-        In steady state the largest load limits, or the whole way of a batch, if few are in flight.
+        In steady state the limit is the largest load, or the latency of a batch ÷ the batches in flight.
         """
         busy, crossings = self.loads_s(placement)
         way_s = float(busy.sum() + crossings.sum())
         return max(busy.max(), crossings.max(initial=0.0), way_s / self.groups) if largest else way_s
 
     def quickest(self, largest: bool, known: Sequence[int] | None = None) -> list[int] | None:
-        """The best of a known placement and the splits of least sum and least largest load; None if none fits."""
+        """The best of a known placement and the splits of least sum and, if `largest`, least largest load, or None."""
         found = [self.best_split(each) for each in {False, largest}]
         found += [None if known is None or not self.fits(known) else [*known]]
         return min((each for each in found if each), key=lambda each: self.value_s(each, largest), default=None)
 
     @cached_property
     def classes(self) -> list[list[int]]:
-        """Devices that nothing tells apart, together."""
+        """Groups of interchangeable devices."""
         return alike_devices(self.capacities.tolist(), self.time_s, self.crossing_s)
 
     def best_split(self, largest: bool = False) -> list[int] | None:
         """[op] → device: the best split with one run of ops per device; None if none fits.
 
-        `largest`: Minimize the largest load, not the sum of all.
+        `largest`: Minimize the largest load instead of the sum.
         """
         if set_count(self.classes) > _MOST_STATES:
             raise InputError(
@@ -99,10 +99,10 @@ class ChainCosts:
 
 
 def chain_of(graph: OpGraph, topology: Topology) -> ChainCosts:
-    """The chain that a graph of ops in a row is on a machine; its ops have times."""
+    """The chain of a graph whose ops form one path, with the costs of the ops on a machine."""
     order = [graph.op(name) for name in graph.topological_order]
     if [(edge.source, edge.target) for edge in graph.edges] != [(one.id, other.id) for one, other in pairwise(order)]:
-        raise InputError(f"graph {graph.name!r} is no chain of layers; `dlplacer fit` makes one")
+        raise InputError(f"graph {graph.name!r} is not a chain of layers; `dlplacer fit` makes one")
     wiring, devices = Wiring(topology), topology.devices
     time_s = np.full((len(order), len(devices)), np.inf)
     for number, op in enumerate(order):

@@ -1,4 +1,4 @@
-"""A decoder language model as its parts: the weights, the cache and the work of each in one step."""
+"""The parts of a decoder language model: the weights, the cache and the work of each in one step."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,17 +10,17 @@ from dlplacer.core.record import Bytes, Count, Filled, Name, Number, OneOf, Reco
 
 KINDS = ("vision", "embedding", "attention", "mlp", "experts", "head")
 Work = tuple[float, float, str]
-"""FLOPs, bytes that are read or written, and the dtype of the arithmetic: what one kernel does."""
+"""Work of a kernel: FLOPs, bytes that are read or written, and the dtype of the arithmetic."""
 
 
 @record(frozen=True, repr=False)
 class CachedAttention(Record):
     """Attention over cached tokens.
 
-    `widths`: Elements that a head multiplies for each pair of tokens in a prefill: those of a key and those of a value.
-    `cached`: Elements that the cache holds for each token: keys and values of all key-value heads, or a latent vector.
-    `latent_widths`: Elements for each pair in a decode step, if the heads read the latent vector itself (MLA); else
-    None. `window`: Tokens to look back at; None for all.
+    `widths`: Elements of a key and of a value that a head multiplies for each pair of tokens in a prefill. `cached`:
+    Elements that the cache holds for each token: keys and values of all key-value heads, or a latent vector.
+    `latent_widths`: The `widths` of a decode step if the heads read the latent vector itself (MLA); else None.
+    `window`: Number of latest tokens that a token attends to; None for all.
     """
 
     heads: Count
@@ -30,16 +30,16 @@ class CachedAttention(Record):
     window: Count | None = None
 
     def span(self, context: int) -> int:
-        """The tokens that the cache holds and a token looks at."""
+        """The number of tokens that the cache holds and a token attends to."""
         return context if self.window is None else min(context, self.window)
 
 
 @record(frozen=True, repr=False)
 class DecoderPart(Record):
-    """A part of a layer, or what stands before or behind all layers.
+    """A part of a layer, or a part before or after all layers.
 
-    `factors`: Elements of the matrices that every token is multiplied with; all experts together. `experts`, `chosen`:
-    Experts, and those that a token is sent to; 0 for none.
+    `factors`: Elements of the matrices that multiply every token, of all experts together. `experts`, `chosen`: Number
+    of experts, and of those that a token is sent to; 0 without experts.
     """
 
     kind: Annotated[str, OneOf(KINDS)]
@@ -55,9 +55,9 @@ class DecoderPart(Record):
 
 @dataclass(frozen=True)
 class DecoderStep:
-    """New tokens of each sequence in one step, the tokens in the cache behind it, and the sequences.
+    """One step: new tokens of each sequence, tokens in its cache, and the number of sequences.
 
-    `head_tokens`: New tokens of each sequence whose next token is predicted.
+    `head_tokens`: New tokens of each sequence for which the head predicts the next token.
     """
 
     tokens: int
@@ -71,8 +71,8 @@ class DecoderStep:
 class Decoder(Record):
     """A decoder-only language model, without its weights.
 
-    `hidden`: Elements of the vector that goes from layer to layer. `widest`: Elements of the widest vector inside a
-    layer. `tied_bytes`: Weights that embedding and head share, which `weight_bytes` counts once; 0 where they share
+    `hidden`: Elements of the vector between layers. `widest`: Elements of the widest vector inside a layer.
+    `tied_bytes`: Bytes of weights that embedding and head share, which `weight_bytes` counts once; 0 if they share
     none.
     """
 
@@ -88,18 +88,18 @@ class Decoder(Record):
 
     @cached_property
     def layers(self) -> int:
-        """Number of layers."""
+        """The number of layers."""
         return len({part.layer for part in self.parts if part.layer is not None})
 
     @property
     def weight_bytes(self) -> int:
-        """All weights, those that embedding and head share once."""
+        """Bytes of all weights; shared weights of embedding and head count once."""
         return sum(part.weight_bytes for part in self.parts) - self.tied_bytes
 
     def work(self, part: DecoderPart, step: DecoderStep) -> Iterator[Work]:
         """The kernels of a part in a step: the products with its weights, then its attention.
 
-        What experts read is the expected number of different ones, chosen uniformly. Activations are not counted.
+        Weights count for the expected number of different experts, chosen uniformly. Activations are not counted.
         """
         tokens = step.batch * (step.head_tokens if part.kind == "head" else step.tokens)
         if part.kind == "embedding":
@@ -124,21 +124,21 @@ class Decoder(Record):
         return flops, step.batch * span * attention.cached * step.cache_bits / 8, self.dtype
 
     def cache_bytes(self, parts: Iterable[DecoderPart], serving: "Serving") -> int:
-        """The keys and values that parts keep of the sequences that are served."""
+        """Bytes of the keys and values that parts keep for all sequences served."""
         spans = (part.attention.span(serving.context) * part.attention.cached for part in parts if part.attention)
         return round(serving.groups * serving.batch * sum(spans) * serving.cache_bits / 8)
 
     def working_bytes(self, batch: int, chunk: int) -> int:
-        """Bytes for a chunk of a prompt, or for a step of a batch: vectors inside a layer, and logits.
+        """Bytes of the vectors inside a layer and the logits, for a chunk of a prompt or a step of a batch.
 
-        The input, the residual and the output of a layer live beside its widest vector.
+        A layer's input, residual and output are alive together with its widest vectors.
         """
         tokens = max(batch, chunk)
         return tokens * (3 * self.hidden + 2 * self.widest) * self.activation_bytes + batch * self.vocabulary * 4
 
 
 def with_bytes(decoder: Decoder, sizes: Mapping[tuple[str, int | None], int]) -> Decoder:
-    """The decoder with stored bytes as a file says them: (kind, layer) → bytes."""
+    """The decoder with the weight bytes of a file: (kind, layer) → bytes."""
     missing = [part for part in decoder.parts if (part.kind, part.layer) not in sizes and part.kind != "vision"]
     if missing:
         where = "" if missing[0].layer is None else f" of layer {missing[0].layer}"
@@ -151,11 +151,11 @@ def with_bytes(decoder: Decoder, sizes: Mapping[tuple[str, int | None], int]) ->
 
 @record(frozen=True)
 class Serving(Record):
-    """The demands on a decoder.
+    """The workload of a decoder.
 
     `context`: Tokens in the cache of each sequence. `prompt`, `generated`: Tokens of a request, for the objectives
-    ``prefill`` and ``request``. `chunk`: Tokens of a prompt that are worked on at once. `groups`: Batches in flight,
-    each with a cache of its own; several stages work at once only on different ones.
+    ``prefill`` and ``request``. `chunk`: Tokens of a prompt that are processed together. `groups`: Batches in flight,
+    each with its own cache; stages work in parallel only on different batches.
     """
 
     context: Annotated[int, Number(at_least=1, whole=True)] = 4096
@@ -169,17 +169,17 @@ class Serving(Record):
 
     @property
     def decode(self) -> DecoderStep:
-        """One step of decoding, with the cache full."""
+        """One step of decoding with a full cache."""
         return DecoderStep(1, self.context, self.batch, 1, self.cache_bits)
 
     @property
     def prefill(self) -> DecoderStep:
-        """The prompts of a batch."""
+        """One step for the prompts of a batch."""
         return DecoderStep(self.prompt, self.prompt, self.batch, 1, self.cache_bits)
 
     @property
     def steps(self) -> tuple[tuple[float, DecoderStep], ...]:
-        """The steps that the objective adds up, each with how often it comes."""
+        """The steps in the objective, each with its number of repetitions."""
         once: Iterable[tuple[float, DecoderStep]] = {
             "prefill": [(1.0, self.prefill)],
             "request": [(1.0, self.prefill), (float(self.generated), self.decode)],

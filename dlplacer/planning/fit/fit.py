@@ -1,4 +1,4 @@
-"""The front door of fitting: a decoder, a machine and an objective in; layers per device, bound and reasons out."""
+"""Entry point of `fit`: from a decoder, a machine and an objective to layers per device, a bound and reasons."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,18 +28,18 @@ from dlplacer.planning.place import place
 from dlplacer.solvers.heuristics.contiguous import Floats
 
 _ROUNDED = 1e-6
-"""Relative error of a bound by the ticks of the flow."""
+"""Relative error of a bound from the ticks of the flow."""
 
 ASSUMED = Options(memory="sum")
-"""Weights and cache stay; vectors are so small that their room is reserved."""
+"""Memory is a sum, because weights and cache stay and the small memory of vectors is reserved."""
 
 
 @record(frozen=True)
 class Judged(Record):
-    """A split beside the best one.
+    """The figures of another split, for comparison.
 
     `value_s`, `time_per_token_s`: Seconds of the objective, and of a step of decoding; None if it does not fit.
-    `max_context`: The longest context with which it fits; 0 for none.
+    `max_context`: The longest context with which it fits; 0 if there is none.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Judged(Record):
 
 @record(frozen=True)
 class Help(Record):
-    """A change, the objective with it, and by how much that is less than the fit's.
+    """A change of machine or workload, the objective with it, and its relative gain over the fit.
 
-    The objective is that of the better one of this placement and the best contiguous split.
+    The objective is that of this placement or of the best contiguous split, whichever is better.
     """
 
     change: str
@@ -64,9 +64,9 @@ class Help(Record):
 
 @record(frozen=True)
 class Share(Record):
-    """A device's part of a fit: its layers, what it holds, and its seconds of a step of the objective.
+    """A device's part of a fit: its layers, its bytes, and its seconds in a step of the objective.
 
-    Where experts may be apart, they are among `others`.
+    If experts may be separate from their layer, they are among `others`.
     """
 
     device: str
@@ -80,14 +80,14 @@ class Share(Record):
 
 @record(frozen=True, repr=False)
 class Fit(Shown, Record):
-    """Where the layers of a decoder go on a machine. Saved, it is the file of its plan.
+    """A placement of a decoder's layers on a machine; `save` writes the file of its plan.
 
-    `plan`: One step of the objective on average, checked. `value_s`, `lower_bound_s`: Seconds of the objective: per
-    token, of a prompt, of a request, or between two steps in steady state, and a value that no placement is below.
-    `decode_s`, `prefill_s`: One step of decoding and one batch of prompts with this placement. `binds`: The part of
-    which twice as much would change the objective most: ``bandwidth``, ``memory``, room for the ``cache``, ``link`` or
-    ``compute``; of the longest context, the cache, or the ``model`` that has no longer one. `max_context`: Tokens of
-    the longest context with which some contiguous split fits; 0 if none does.
+    `plan`: The checked plan of an average step of the objective. `value_s`, `lower_bound_s`: Seconds of the objective
+    (per token, prompt or request, or between two steps in steady state), and its lower bound for all placements.
+    `decode_s`, `prefill_s`: Seconds of a step of decoding and of a batch of prompts with this placement. `binds`: The
+    part whose doubling would change the objective most: ``bandwidth``, ``memory``, ``cache``, ``link`` or ``compute``;
+    for the longest context, ``cache``, or ``model`` if its own limit binds. `max_context`: Tokens of the longest
+    context with which some contiguous split fits; 0 if none does.
     """
 
     plan: Plan
@@ -111,27 +111,27 @@ class Fit(Shown, Record):
         )
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the file of the plan; returns its path."""
+        """Write the file of the plan and return its path."""
         return self.plan.save(path)
 
     @property
     def status(self) -> str:
-        """``optimal``, or ``feasible`` for a value above its bound, which holds for all placements."""
+        """``optimal`` if the value equals its bound, which holds for all placements; else ``feasible``."""
         return "optimal" if self.value_s * (1 - _ROUNDED) <= self.lower_bound_s else "feasible"
 
     @property
     def gap(self) -> float:
-        """(value − bound) ÷ value; 0 if it is optimal."""
+        """(value − bound) ÷ value; 0 if the fit is optimal."""
         return 0.0 if self.status == "optimal" else max(0.0, 1 - self.lower_bound_s / self.value_s)
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens of all sequences in a second: one step after another, or one per interval in steady state."""
+        """Tokens per second of all sequences of a batch: steps in series or, for ``throughput``, in steady state."""
         return self.serving.batch / (self.value_s if self.serving.objective == "throughput" else self.decode_s)
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """A part per device that is used, in the machine's order."""
+        """The share of each device with ops, in the machine's order."""
         scheduled = self.plan.scheduled
         found = []
         for device in self.plan.topology.devices:
@@ -166,7 +166,7 @@ class Fit(Shown, Record):
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A decoder on a machine: everything from which a chain of any objective and context is made."""
+    """The input of a fit, from which a chain for any objective and context is made."""
 
     decoder: Decoder
     topology: Topology
@@ -188,17 +188,17 @@ class Question:
         return usable(self.topology, self.reserve_bytes, self.working_bytes)
 
     def graph(self, **serving: Any) -> OpGraph:
-        """The ops of a step, with some of what is asked changed."""
+        """The ops of a step, with these fields of the workload changed."""
         asked = replace(self.serving, **serving)
         return step_graph(self.decoder, asked, self.topology, self.whole, self.left_out)
 
     def chain(self, **serving: Any) -> ChainCosts:
-        """The chain with some of what is asked changed."""
+        """The chain, with these fields of the workload changed."""
         asked = replace(self.serving, **serving)
         return replace(chain_of(self.graph(**serving), self.machine), groups=asked.groups)
 
     def sizes(self, context: int) -> Floats:
-        """[op] → bytes that it keeps at a context."""
+        """[op] → bytes of its weights and its cache at a context."""
         asked = replace(self.serving, context=context)
         units = units_of(self.decoder, self.whole)
         weights = (sum(part.weight_bytes for part in parts) for parts in units)
@@ -222,13 +222,13 @@ def fit(
     workers: int | None = None,
     seed: int = 0,
 ) -> Fit:
-    """Where the layers go, with a bound, the splits of others beside, what binds and what would help.
+    """The best placement of the layers, with a bound, the splits of other tools, the bottleneck and improvements.
 
-    `last`: Devices, or types of them, that are used only if the model does not fit on the others. `tensor_parallel`:
-    Sets of GPUs that divide every matrix, each set as one stage. Of the shares tried the best are taken; the bound is
-    one for these shares.
+    `last`: Devices, or their types, that are used only if the model does not fit on the others. `tensor_parallel`: Sets
+    of GPUs that divide every matrix, each set as one stage. The best of several shares is used, and the bound holds for
+    these shares.
 
-    Raises InfeasibleError if the model does not fit; says by how much.
+    Raises InfeasibleError with the missing bytes if the model does not fit.
     """
     machine = streaming(topology) if stream else topology
     question = Question(decoder, machine, serving, reserve_bytes, whole, tuple(last))
@@ -242,7 +242,7 @@ def fit(
     question, chain, split = _in_flight(_shared(question, tensor_parallel))
     notes = []
     if question.left_out and split is None:
-        notes.append(f"{', '.join(question.left_out)} is used, as the model does not fit on the others")
+        notes.append(f"{', '.join(question.left_out)} is used because the model does not fit on the others")
         question, chain, split = _in_flight(replace(question, left_out=()))
     serving = question.serving
     plan, bound_s = _planned(question, chain, split, time_limit_s, workers, seed)
@@ -266,7 +266,7 @@ def fit(
 
 
 def _shared(question: Question, sets: Sequence[Sequence[str]]) -> Question:
-    """The question with sets of devices as one each, by the shares with the quickest split, or that hold most."""
+    """The question with each set as one device, with the shares of the quickest split or else of the most memory."""
     if not sets:
         return question
     kept = question.reserve_bytes + question.working_bytes
@@ -282,9 +282,9 @@ def _value_s(found: tuple[Question, ChainCosts, list[int] | None]) -> float:
 
 
 def _in_flight(question: Question) -> tuple[Question, ChainCosts, list[int] | None]:
-    """The question with the batches in flight that give the most tokens, its chain and best split.
+    """The question with the number of batches in flight that gives the most tokens, its chain and its best split.
 
-    More batches keep more stages busy, but each has a cache of its own.
+    More batches keep more stages busy, but each has its own cache.
     """
     most = len(question.topology.devices) if question.largest else 1
     asked = [replace(question, serving=replace(question.serving, groups=groups + 1)) for groups in range(most)]
@@ -294,12 +294,12 @@ def _in_flight(question: Question) -> tuple[Question, ChainCosts, list[int] | No
 def _planned(
     question: Question, chain: ChainCosts, split: list[int] | None, time_limit_s: float, workers: int | None, seed: int
 ) -> tuple[Plan, float]:
-    """The best plan, and a bound of the objective over all placements; for stages in steady state the split itself."""
-    # With the cache of one batch in flight the bound holds for any number.
+    """The best plan, and a bound of the objective over all placements; for throughput, the plan of the split."""
+    # With the cache of only one batch in flight, the bound holds for any number of batches.
     least = question.chain(groups=1) if question.largest else chain
     found = best_placement(least, time_limit_s, split, question.largest, workers=workers, seed=seed)
     placement, method = split, "contiguous"
-    # Of equal plans a contiguous one, which every runtime can be told.
+    # Among equal plans a contiguous one wins, because every runtime can express it.
     if found.placement is not None and not question.largest:
         value_s = chain.value_s(found.placement)
         if split is None or value_s < chain.value_s(split) * (1 - _ROUNDED):
@@ -310,7 +310,7 @@ def _planned(
         raise NoPlanError(f"no split was found in {format_seconds(time_limit_s)}; raise the time limit")
     bound_s = chain.value_s(placement) if found.optimal and not question.largest else found.bound_s
     if question.largest:
-        # No batch is under way for less than at best, and no more are in flight than memory holds.
+        # A batch takes at least the sum of its least op times, and memory limits the batches in flight.
         cached = sum(op.state_bytes for op in chain.ops) / chain.groups
         room = chain.capacities.sum() - chain.sizes.sum() + cached * chain.groups + chain.shared_bytes
         groups = max(1.0, math.floor(room / cached)) if cached and math.isfinite(room) else math.inf
@@ -352,7 +352,7 @@ def _judged(question: Question, splits: Mapping[str, Split]) -> tuple[Judged, ..
         token_s = question.chain(objective="token").value_s(placement) if fitting else None
         places = list(placement)
         longest = _longest(question, lambda sizes: replace(chain, sizes=sizes).fits(places))  # noqa: B023
-        # A layer counts where its first part is.
+        # A layer counts for the device of its first part.
         firsts = {op.meta["layer"]: home for op, home in zip(chain.ops[::-1], places[::-1], strict=True)}
         homes = [home for layer, home in firsts.items() if layer is not None]
         counts = tuple(homes.count(device) for device in range(len(chain.devices)))
@@ -361,7 +361,7 @@ def _judged(question: Question, splits: Mapping[str, Split]) -> tuple[Judged, ..
 
 
 def _longest(question: Question, fitting: Callable[[Floats], bool]) -> int:
-    """The longest context that fits and that the model was made for, or is asked for, by bisection."""
+    """The longest context that fits, by bisection up to the model's limit or the requested context."""
     if not fitting(question.sizes(1)):
         return 0
     low, high = 1, max(question.decoder.most_context or 2**24, question.serving.context)
@@ -377,7 +377,7 @@ def _longest_split(question: Question) -> int:
 
 
 def _what_would_help(question: Question, chain: ChainCosts, placement: list[int]) -> tuple[Help, ...]:
-    """Changes of machine and request, those that help most first."""
+    """Changes of machine and workload that help, in decreasing order of gain."""
     largest, found = question.largest, []
     base_s = chain.value_s(placement, largest)
     for text, kind, changed in _changes(question, chain):
@@ -405,7 +405,7 @@ def _changes(question: Question, chain: ChainCosts) -> Iterable[tuple[str, str, 
 
 
 def _binding(question: Question, chain: ChainCosts, placement: list[int], longest: bool) -> str:
-    """The part of which twice as much would change the objective most; the first of equals."""
+    """The part whose doubling would change the objective most; the first of equals."""
     if longest:
         return "model" if question.serving.context == question.decoder.most_context else "cache"
 
@@ -438,14 +438,14 @@ def _notes(question: Question, plan: Plan) -> tuple[str, ...]:
         notes.append(f"{question.serving.groups} batches of {question.serving.batch} in flight, each with its cache")
     if question.decoder.tied_bytes and not plan.graph.ops[-1].meta["shared_bytes"]:
         size = format_bytes(question.decoder.tied_bytes)
-        notes.append(f"embedding and head share {size}, which both hold, as they are on different devices")
+        notes.append(f"embedding and head share {size}, which both hold because they are on different devices")
     assumed = [device for device in question.topology.devices if "assumed" in device.meta]
     notes += [f"assumed of {device.id}: {device.meta['assumed']}" for device in assumed]
     for device in question.topology.devices:
         if "members" in device.meta:
             shares = " : ".join(f"{share:.2f}" for share in device.meta["shares"])
             notes.append(
-                f"{device.id} divide every matrix {shares}, the best shares of those tried; the bound is for these"
+                f"{device.id} divide every matrix {shares}, the best of the tried shares; the bound is for these"
             )
     most = question.decoder.most_context
     if most is not None and question.serving.context > most:

@@ -1,10 +1,10 @@
 """The best of all placements of a chain, contiguous or not, as an integer flow over kinds of ops and devices.
 
-A placement is a walk: op by op, through the devices. Layers repeat, so only the number of times matters that the walk
-goes from one kind of op on one device to the next kind on another. Numbers that are balanced at each node and whose
-nodes are connected are those of a walk (Euler), so the model is exact, and as large as a period of layers. Where a
-solution has nodes that no walk reaches, a cut connects them, as it does subtours in the travelling salesman problem
-(Dantzig, Fulkerson and Johnson 1954).
+A placement is a walk through the devices, op by op. Because layers repeat, the model only counts how often the walk
+goes from a kind of op on one device to the next kind on another. Counts are those of a walk if they are balanced at
+each node and the nodes are connected (Euler). So the model is exact, and only as large as a period of layers. If a
+solution has nodes that no walk reaches, a cut connects them, like subtours in the travelling salesman problem (Dantzig,
+Fulkerson and Johnson 1954).
 """
 
 import math
@@ -25,22 +25,22 @@ from dlplacer.solvers.ilp.cp_sat_search import new_solver, solve_in_thread
 from dlplacer.solvers.instance.time_limit import time_is_up
 
 Node = tuple[int, int, int]
-"""A kind of op by its place in the periods, its device, and that of the run it belongs to: experts may be apart."""
+"""A kind of op (its place in the periods), its device, and the device of its run, which may differ for experts."""
 Arc = tuple[Node, Node]
 
 _OUTSIDE = (-1, -1, -1)
-"""Before the first op and behind the last."""
+"""The node before the first op and after the last."""
 
 total = cp_model.LinearExpr.sum
 _TICKS = 2**32
-"""Ticks in the value of a split, or in the sum of the longest times: rounding hides less than a millionth."""
+"""Ticks in the value of a split, or in the sum of the longest times; rounding hides less than a millionth."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best placement, if one was found, a value in seconds that none is below, and whether they are one.
+    """The best placement, if one was found, a lower bound in seconds, and whether the placement attains it.
 
-    A bound of infinity says that nothing fits.
+    An infinite bound means that no placement fits.
     """
 
     placement: tuple[int, ...] | None
@@ -49,7 +49,7 @@ class Found:
 
 
 def periods_of(kinds: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Length and repetitions of the periods, one behind the other, that a row of kinds is made of; greedy."""
+    """Length and repetitions of the consecutive periods in a sequence of kinds, found greedily."""
     found, begin = [], 0
     while begin < len(kinds):
         best = 1, 1
@@ -76,9 +76,9 @@ def best_placement(
 ) -> Found:
     """The placement of least sum of times and crossings, with its bound.
 
-    `largest`: Minimize the largest load of a device; of crossings only those between limited runs count. `follows`:
-    [from][to] → whether a run on one device may follow that on another. If given, each device has at most one run, of
-    all but experts. None sets no limits.
+    `largest`: Minimize the largest load of a device; crossings count only between runs limited by `follows`. `follows`:
+    [from][to] → whether a run on one device may follow a run on another. If given, each device has at most one run,
+    experts excepted. None sets no limits.
     """
     flow = _Flow(chain, None if known is None else chain.value_s(known, largest), largest, follows)
     bound_s, until = 0.0, time.monotonic() + seconds
@@ -103,7 +103,7 @@ def best_placement(
 
 
 class _Flow:
-    """The model: how often each arc is gone, memory, time, and cuts that connect the nodes that are used."""
+    """The model: the number of uses of each arc, memory, time, and cuts that connect the used nodes."""
 
     def __init__(
         self, chain: ChainCosts, value_s: float | None, largest: bool, follows: NDArray[np.bool_] | None
@@ -119,7 +119,7 @@ class _Flow:
         self.arcs: dict[Arc, cp_model.IntVar] = {}
         self._add_arcs(follows)
         self.used: dict[Node, cp_model.IntVar] = {}
-        # A walk leaves a node as often as it comes to it.
+        # A walk leaves a node as often as it enters it.
         leaving: dict[Node, list[cp_model.IntVar]] = defaultdict(list)
         for (one, _), variable in self.arcs.items():
             leaving[one].append(variable)
@@ -171,7 +171,7 @@ class _Flow:
             here = [(node[0], passes) for node, passes in self.passes.items() if node[1] == device]
             held = [size[slot] * passes for slot, passes in here]
             self.model.add(total([*held, -int(self.chain.shared_bytes) * self._both_ends(device)]) <= int(room))
-            # Of ops no smaller than this so many fit: the relaxation would fill what is left with a part of one.
+            # Only so many ops of at least this size fit; the relaxation would fill the rest with a fraction of one.
             for least in {size[slot] for slot, _ in here if size[slot]}:
                 large = [passes for slot, passes in here if size[slot] >= least and slot != tied]
                 self.model.add(total(large) <= int(room) // least)
@@ -207,7 +207,7 @@ class _Flow:
         return int(seconds / self.tick_s)
 
     def connect(self, nodes: Iterable[Node]) -> None:
-        """Cut: a walk that uses one of these nodes comes into them from elsewhere."""
+        """Add a cut: a walk that uses one of these nodes enters them from another node."""
         inside = {*nodes}
         coming = [variable for (one, other), variable in self.arcs.items() if other in inside and one not in inside]
         for node in inside:
@@ -217,7 +217,7 @@ class _Flow:
             self.model.add(total(coming) >= self.used[node])
 
     def placement(self, steps: Mapping[Arc, int]) -> tuple[int, ...]:
-        """[op] → device: a walk that goes each arc as often as told (Hierholzer), staying on a device while it can."""
+        """[op] → device: a walk with these counts of arcs (Hierholzer) that stays on a device as long as it can."""
         onward: dict[Node, list[Node]] = defaultdict(list)
         for (one, other), count in sorted(steps.items(), key=lambda each: each[0][0][1] == each[0][1][1]):
             onward[one] += [other] * count
@@ -231,12 +231,12 @@ class _Flow:
 
 
 def is_experts(op: Op) -> bool:
-    """True if an op is experts without the rest of their layer."""
+    """True if an op consists of experts without the rest of their layer."""
     return list(op.meta.get("kinds", ())) == ["experts"]
 
 
 def _kinds(chain: ChainCosts) -> list[Hashable]:
-    """[op] → all that the model knows of it, and the costs of leaving it."""
+    """[op] → its kind: all its data in the model, and the costs of the next crossing."""
     crossings = chain.crossing_s[1:].reshape(len(chain.ops), -1)
     rows = np.concatenate([chain.time_s, crossings, chain.sizes[:, None]], axis=1).tolist()
     ends = {chain.embedding, len(rows) - 1} if chain.shared_bytes else {}
@@ -244,7 +244,7 @@ def _kinds(chain: ChainCosts) -> list[Hashable]:
 
 
 def _slots(periods: Sequence[tuple[int, int]]) -> list[int]:
-    """[op] → its place in the periods, of which each is counted once."""
+    """[op] → its place in the periods, each of which counts once."""
     slots: list[int] = []
     for length, times in periods:
         begin = slots[-1] + 1 if slots else 0
@@ -253,6 +253,6 @@ def _slots(periods: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _reached(steps: Iterable[Arc]) -> set[Node]:
-    """Nodes on a walk from the outside."""
+    """Nodes that can be reached from outside the chain."""
     graph = nx.DiGraph(list(steps))
     return {_OUTSIDE, *nx.descendants(graph, _OUTSIDE)}

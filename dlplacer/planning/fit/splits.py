@@ -1,4 +1,4 @@
-"""Splits that other tools and people make, to stand beside the best one."""
+"""Splits by other tools and by the user, for comparison with the best one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -15,7 +15,7 @@ Split = Callable[[ChainCosts], Sequence[int] | None]
 
 
 def by_counts(chain: ChainCosts, counts: Sequence[int]) -> list[int]:
-    """[op] → device: so many layers on each device in order; what stands before and behind goes with its neighbours."""
+    """[op] → device: this number of layers per device, in order; other parts are on the device of a neighbour."""
     numbers = [op.meta.get("layer") for op in chain.ops]
     layers = len({number for number in numbers if number is not None})
     if len(counts) > len(chain.devices) or sum(counts) != layers or min(counts) < 0:
@@ -32,7 +32,7 @@ def by_counts(chain: ChainCosts, counts: Sequence[int]) -> list[int]:
 
 
 def by_map(chain: ChainCosts, device_map: Mapping[str, Any]) -> list[int]:
-    """[op] → device by a map of accelerate: path of a module → number of a GPU, ``cpu``, or name of a device."""
+    """[op] → device, from an accelerate map: path of a module → number of a GPU, ``cpu``, or name of a device."""
     gpus = [place for place, device in enumerate(chain.devices) if device.asynchronous]
     rams = [place for place, device in enumerate(chain.devices) if not device.asynchronous]
     names = {device.id: place for place, device in enumerate(chain.devices)}
@@ -44,7 +44,7 @@ def by_map(chain: ChainCosts, device_map: Mapping[str, Any]) -> list[int]:
         told = {str(device_map[path]) for path in _paths_of(op, owners, device_map)}
         if len(told) != 1:
             fault = f"spreads it over {' and '.join(sorted(told))}; place it whole, or give --fine parts"
-            missing = "names no device for it; name it, or a module that holds it"
+            missing = "has no device for it; add it, or a module that contains it"
             raise InputError(f"module {str(op.module)!r}: the map {fault if told else missing}")
         home = told.pop()
         if home not in names:
@@ -54,10 +54,10 @@ def by_map(chain: ChainCosts, device_map: Mapping[str, Any]) -> list[int]:
 
 
 def _paths_of(op: Op, owners: Mapping[str, Op], device_map: Mapping[str, Any]) -> set[str]:
-    """The entries of a map that decide where an op is."""
+    """The entries of a map that decide the device of an op."""
     inside = {path for path in device_map if next((owners[up] for up in _prefixes(path) if up in owners), None) is op}
     modules = [str(module) for module in op.meta["modules"]]
-    # The head's norm is small, and comes first.
+    # The head's norm is small and comes first, so the last module decides.
     first = modules[::-1] if op.kind == "head" else modules[:1]
     above = (up for module in first for up in _prefixes(module) if up in device_map)
     if op.kind == "head":
@@ -71,7 +71,7 @@ def _prefixes(path: str) -> list[str]:
 
 
 def _shared(weights: Sequence[float], layers: int) -> list[int]:
-    """Whole numbers that add up, in proportion, by largest remainders."""
+    """Whole numbers of layers in proportion to the weights, by largest remainders."""
     total = sum(weights)
     exact = [layers * weight / total for weight in weights]
     counts = [int(value) for value in exact]
@@ -81,7 +81,7 @@ def _shared(weights: Sequence[float], layers: int) -> list[int]:
 
 
 def _in_proportion(weight: Callable[[ChainCosts, int], float]) -> Split:
-    """A split over the GPUs, or over all devices where there are none."""
+    """A split over the GPUs, or over all devices if there are no GPUs."""
 
     def split(chain: ChainCosts) -> list[int]:
         gpus = [device.asynchronous for device in chain.devices]
@@ -106,9 +106,9 @@ def _memory(chain: ChainCosts, place: int) -> float:
 def _filled(
     chain: ChainCosts, order: Sequence[int], sizes: Sequence[float], kept: Mapping[int, float], shared: float = 0.0
 ) -> list[int] | None:
-    """Each device filled to its memory before the next; `kept` is left free on a device.
+    """The split that fills each device before the next; `kept` is left free on a device.
 
-    The last op is smaller by `shared` beside the embedding whose weights it shares.
+    The last op is smaller by `shared` on the device of the embedding whose weights it shares.
     """
     placement: list[int] = []
     for device in order:
@@ -128,7 +128,7 @@ def _greedy(chain: ChainCosts) -> list[int] | None:
 
 
 def _accelerate(chain: ChainCosts) -> list[int] | None:
-    """As `infer_auto_device_map`: by weights alone, in order; the first keeps room for the largest layer."""
+    """Like `infer_auto_device_map`: by weights only, in order; GPU 0 and RAM keep memory for the largest layer."""
     weights = [float(op.weight_bytes) for op in chain.ops]
     order = sorted(range(len(chain.devices)), key=lambda place: not chain.devices[place].asynchronous)
     layers = [weight for op, weight in zip(chain.ops, weights, strict=True) if op.meta["layer"] is not None]
@@ -144,4 +144,4 @@ SPLITS: Mapping[str, Split] = {
     "greedy": _greedy,
     "accelerate": _accelerate,
 }
-"""Name → the split; None if it places not every layer. vLLM's default is even, llama.cpp's and exo's by memory."""
+"""Name → the split, which is None if it does not place all. vLLM's default is even, llama.cpp's and exo's by memory."""

@@ -1,4 +1,4 @@
-"""A decoder and what is asked of it as a chain of ops with times, on a machine without the memory that is reserved."""
+"""A decoder and its workload as a chain of ops with times, on a machine without its reserved memory."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,12 +19,12 @@ from dlplacer.planning.fit.decoder import Decoder, DecoderPart, Serving
 def step_graph(
     decoder: Decoder, serving: Serving, topology: Topology, whole: str = "layers", left_out: Iterable[str] = ()
 ) -> OpGraph:
-    """The chain of ops whose times add up to the objective, for one of its steps on average.
+    """The chain of ops for an average step of the objective.
 
-    A request of a prompt and 128 tokens is 129 steps; an op takes the mean of its times in them, and an edge carries
-    the mean of its bytes, so the makespan is that of the request ÷ 129.
+    A request of a prompt and 128 tokens is 129 steps; the times of ops and the bytes of edges are means over them, so
+    the makespan is that of the request ÷ 129.
 
-    Weights that the head shares with the embedding are not among its own; its meta has their bytes.
+    The head's `weight_bytes` exclude the weights that it shares with the embedding; its meta has their bytes.
     """
     rates = {device.type: (_known_rates(device), _all_reduce(device)) for device in topology.devices}
     names = [device.id for device in topology.devices if not {device.id, device.type} & {*left_out}]
@@ -43,7 +43,7 @@ def step_graph(
 
 
 def with_copies(graph: OpGraph, placement: Mapping[str, str]) -> OpGraph:
-    """The graph whose head has a copy of the weights that it shares with an embedding on another device."""
+    """The graph in which a head on another device than the embedding has a copy of the shared weights."""
     ops = graph.ops
     shared = ops[-1].meta.get("shared_bytes", 0)
     embedding = next((op.id for op in ops if op.kind == "embedding"), ops[-1].id)
@@ -54,12 +54,12 @@ def with_copies(graph: OpGraph, placement: Mapping[str, str]) -> OpGraph:
 
 
 def steps_in(serving: Serving) -> float:
-    """The steps of the objective, of which the graph is the mean."""
+    """The number of steps in the objective; the graph is their mean."""
     return sum(count for count, _ in serving.steps)
 
 
 def units_of(decoder: Decoder, whole: str) -> list[list[DecoderPart]]:
-    """The parts that are one op each."""
+    """The groups of parts that become one op each."""
 
     def key(numbered: tuple[int, DecoderPart]) -> tuple[object, ...]:
         number, part = numbered
@@ -88,7 +88,7 @@ def _op(
     kernels = [
         (share, Op("kernel", "", flops=flops, bytes_accessed=size, dtype=kind)) for share, (flops, size, kind) in work
     ]
-    # Devices that divide a layer add up its vectors behind attention and behind the MLP.
+    # Devices that divide a layer sum its vectors after attention and after the MLP.
     sums = [
         (count / steps, step.batch * step.tokens * decoder.hidden * decoder.activation_bytes)
         for count, step in serving.steps
@@ -123,7 +123,7 @@ def _op(
 
 
 def _all_reduce(device: Device) -> AlphaBeta:
-    """Of the members of a device that stands for several; nothing for others."""
+    """The all-reduce cost of a device that stands for several; 0 for other devices."""
     return AlphaBeta(*device.meta.get("all_reduce", (0.0, 0.0)))
 
 
@@ -138,7 +138,7 @@ def _known_rates(device: Device) -> Rates:
 
 
 def usable(topology: Topology, reserve_bytes: int, working_bytes: int) -> Topology:
-    """The machine with the memory of each device that is left for weights and cache."""
+    """The machine in which each device has only the memory for weights and cache."""
     left = []
     for device in topology.devices:
         if device.memory_bytes is None:
@@ -149,7 +149,7 @@ def usable(topology: Topology, reserve_bytes: int, working_bytes: int) -> Topolo
             raise InputError(
                 f"device {device.id!r} has {format_bytes(device.memory_bytes)}, of which {format_bytes(reserve_bytes)} "
                 f"are reserved and {format_bytes(working_bytes)} hold vectors: nothing is left for weights; lower "
-                "reserve, chunk or batch, or take the device out"
+                "reserve, chunk or batch, or remove the device"
             )
         meta = {**device.meta, "capacity_bytes": device.memory_bytes, "working_bytes": working_bytes}
         left.append(replace(device, memory_bytes=free, meta={**meta, "reserve_bytes": reserve_bytes}))
@@ -157,7 +157,7 @@ def usable(topology: Topology, reserve_bytes: int, working_bytes: int) -> Topolo
 
 
 def streaming(topology: Topology) -> Topology:
-    """The machine whose weights in RAM go to a GPU in every step, over the fastest path to one, to be used there."""
+    """The machine in which a GPU uses the weights in RAM: every step sends them over the fastest path to a GPU."""
     gpus = [device for device in topology.devices if device.asynchronous]
     if not gpus or len(gpus) == len(topology.devices):
         raise InputError("stream needs weights in RAM and a GPU to use them; describe both, or drop stream")
@@ -169,10 +169,10 @@ def streaming(topology: Topology) -> Topology:
         s_per_byte, nearest = min(
             ((wiring.channel(device.id, gpu.id).s_per_byte, gpu) for gpu in gpus), key=lambda path: path[0]
         )
-        # Rates of links are effective ones, of which the roofline takes no share.
+        # Link rates are effective, so the roofline's efficiency must not reduce them again.
         rate = 1 / s_per_byte / EFFICIENCY.value
         slower = min(rate, device.memory_bytes_per_s or rate)
-        # Times go by type, and another RAM of the same type may be farther from a GPU.
+        # Times depend on the type, and another RAM of the same type may be farther from a GPU.
         kind = f"{device.type} streamed to {nearest.type} at {1e-9 / s_per_byte:.3g} GB/s"
         return replace(device, type=kind, flops_per_s=nearest.flops_per_s, memory_bytes_per_s=slower)
 

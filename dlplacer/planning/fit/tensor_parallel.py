@@ -1,4 +1,4 @@
-"""GPUs that divide every matrix, each its own share: one stage of a fit, with uneven tensor parallelism."""
+"""Uneven tensor parallelism: GPUs that each take a share of every matrix form one stage of a fit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,15 +12,15 @@ from dlplacer.machines.costs.links import Wiring
 from dlplacer.machines.costs.roofline import rates_of
 
 _MIXES = tuple(1 - step / 32 for step in range(33))
-"""Weights of bandwidth against memory in the shares: the first is fastest, the last holds most."""
+"""Weights of bandwidth against memory in the shares; the first is fastest, the last holds most."""
 
 
 def divided(topology: Topology, sets: Sequence[Sequence[str]], kept_bytes: int) -> Iterator[Topology]:
-    """The machine with each set of devices as one, for shares from those by bandwidth to those by memory.
+    """The machines with each set of devices as one, for shares from bandwidth-proportional to memory-proportional.
 
-    A stage is as fast as the slowest share of it, and holds as much as the first share that is full. Its meta has the
-    members' numbers among all GPUs of the machine, these GPUs' hosts and types, the shares, and the line of the
-    all-reduce that follows attention and MLP (Shoeybi et al. 2019).
+    A stage is as fast as its slowest share, and full when its first share is full. Its meta has the members' numbers
+    among all GPUs of the machine, these GPUs' hosts and types, the shares, and the cost of the all-reduce after
+    attention and MLP (Shoeybi et al. 2019).
 
     `kept_bytes`: Memory of each member that holds neither weights nor cache.
 
@@ -78,20 +78,20 @@ def _joined(machine: Topology, whole: Topology, names: Sequence[str], mix: float
 def _room(member: Device, kept_bytes: int) -> float:
     if member.memory_bytes is None or member.memory_bytes <= kept_bytes:
         raise InputError(
-            f"device {member.id!r} has no memory for weights beside {format_bytes(kept_bytes)}; take it out of its set"
+            f"device {member.id!r} has no memory beyond the reserved {format_bytes(kept_bytes)}; remove it from its set"
         )
     return float(member.memory_bytes - kept_bytes)
 
 
 def _all_reduce(wiring: Wiring, names: Sequence[str]) -> AlphaBeta:
-    """A ring over the slowest link between two members."""
+    """The cost of a ring over the slowest channel between two members."""
     lines = [wiring.channel(*pair) for pair in combinations(names, 2)]
     slowest = AlphaBeta(max(line.latency_s for line in lines), max(line.s_per_byte for line in lines))
     return ring_all_reduce(slowest, len(names))
 
 
 def _replaced(machine: Topology, names: Sequence[str], one: Device) -> Topology:
-    """The machine with one device in place of several; of their links to a node the fastest stays."""
+    """The machine with one device in place of several, which keeps their fastest link to each node."""
     devices = [one if device.id == names[0] else device for device in machine.devices if device.id not in names[1:]]
     links: dict[frozenset[str], Link] = {}
     for link in machine.links:

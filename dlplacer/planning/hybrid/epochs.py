@@ -1,4 +1,4 @@
-"""Epochs until the model is good enough, E of the paper's equation 1, and files of them: ``dlplacer.epochs/1``."""
+"""Epochs to the target accuracy, E of the paper's equation 1, and their files: ``dlplacer.epochs/1``."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +22,9 @@ from dlplacer.machines.costs.gradient_codecs import CODECS
 class CriticalBatch:
     """E(B) = E_min (1 + B ÷ B_crit): the form of McCandlish et al., An empirical model of large-batch training, 2018.
 
-    `minimum_epochs`: E_min: what a tiny batch would need. `critical`: B_crit: the batch that needs twice as many, in
-    the unit of the batches asked for; infinite where epochs do not grow. `residuals`: Of a fit: fitted ÷ given − 1, per
-    point in order of batch.
+    `minimum_epochs`: E_min, the epochs of a tiny batch. `critical`: B_crit, the batch that needs twice as many epochs,
+    in the unit of the batches; infinite if epochs do not grow. `residuals`: Fitted ÷ given − 1 per point of a fit, in
+    order of batch.
     """
 
     minimum_epochs: float
@@ -37,23 +37,23 @@ class CriticalBatch:
                 raise InputError(f"critical batch: {name} is {getattr(self, name)}; it must be positive")
 
     def epochs(self, batch: float) -> float:
-        """Epochs that a batch of this size needs."""
+        """The epochs that a batch of this size needs."""
         if not batch > 0:
             raise InputError(f"a batch of {batch}; it must be positive")
         return self.minimum_epochs * (1 + batch / self.critical)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; the critical batch is None where epochs do not grow with the batch."""
+        """The form as JSON; the critical batch is None if epochs do not grow with the batch."""
         critical = None if math.isinf(self.critical) else self.critical
         residuals = list(self.residuals)
         return {"minimum_epochs": self.minimum_epochs, "critical_mini_batches": critical, "residuals": residuals}
 
 
 def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatch:
-    """The critical-batch form closest to (batch, epochs), by least squares of the relative errors.
+    """The critical-batch form closest to (batch, epochs) points, by least squares of the relative errors.
 
-    E is linear in B, so the fit is a line; where its slope or its value at zero would be negative it is held at 0 or
-    close to it, as the form demands.
+    E is linear in B, so the fit is a line. The form needs a slope of at least 0 and a positive value at zero. So a
+    negative slope becomes 0, and a value at zero that is not positive becomes tiny.
 
     Raises InputError if there are fewer than two different batches, or a value is not positive.
     """
@@ -67,11 +67,11 @@ def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatch:
             raise InputError(f"point ({batch}, {epochs}) of a critical-batch fit; batch and epochs must be positive")
     from scipy.optimize import nnls
 
-    # E_min (1 + B ÷ B_crit) is linear in B; relative errors, as epochs are counted with an error of about one in E.
+    # E_min (1 + B ÷ B_crit) is linear in B; errors are relative, because epochs have about the same relative error.
     rows = [[1 / epochs, batch / epochs] for batch, epochs in ordered]
     (intercept, slope), _ = nnls(rows, [1.0] * len(rows))
     largest = ordered[-1][0]
-    # Epochs proportional to B leave no E_min, and B_crit = E_min ÷ slope would be 0: a tiny one keeps the form.
+    # If epochs are proportional to B, E_min and so B_crit = E_min ÷ slope would be 0; a tiny E_min keeps the form.
     intercept = max(float(intercept), 1e-9 * float(slope) * largest)
     model = CriticalBatch(intercept, intercept / float(slope) if slope > 0 else float("inf"))
     return replace(model, residuals=tuple(model.epochs(batch) / epochs - 1 for batch, epochs in ordered))
@@ -81,11 +81,11 @@ def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatch:
 class EpochsTable:
     """Epochs measured at some batches.
 
-    Between two batches epochs are interpolated linearly in the batch, which is exact for the critical-batch form. Below
-    the smallest the smallest's epochs hold: epochs grow with the batch, so that is the careful side for small counts.
-    Above the largest nothing is known, and nothing is assumed.
+    Between two batches epochs are interpolated linearly, which is exact for the critical-batch form. Below the smallest
+    batch its epochs hold, which is a safe estimate because epochs grow with the batch. Above the largest batch epochs
+    are unknown, and none are assumed.
 
-    `points`: Mini-batches per step → epochs; None where training does not converge (nor with anything larger).
+    `points`: Mini-batches per step → epochs; None if training does not converge with this batch or any larger one.
     """
 
     points: Mapping[float, float | None]
@@ -109,7 +109,7 @@ class EpochsTable:
 
     @property
     def _unreached(self) -> float:
-        """The smallest batch that does not converge; infinite without one."""
+        """The smallest batch that does not converge; infinite if there is none."""
         return min((batch for batch, epochs in self.points.items() if epochs is None), default=math.inf)
 
     @cached_property
@@ -117,11 +117,11 @@ class EpochsTable:
         return sorted((batch, epochs) for batch, epochs in self.points.items() if epochs is not None)
 
     def knows(self, workers: float) -> bool:
-        """True if the table covers this many mini-batches a step, even if only as not converging."""
+        """True if the table covers this number of mini-batches per step, even if training does not converge with it."""
         return workers <= self.largest or workers >= self._unreached
 
     def epochs(self, workers: float) -> float | None:
-        """Epochs with so many mini-batches a step, by the rules above."""
+        """Epochs with this number of mini-batches per step; None if training does not converge or nothing is known."""
         known = self._known
         if workers <= known[0][0]:
             return known[0][1]
@@ -131,20 +131,20 @@ class EpochsTable:
         return None
 
     def fit(self) -> CriticalBatch | None:
-        """The critical-batch form fitted to the table, in mini-batches; None with fewer than two points."""
+        """The critical-batch form fitted to the table, in mini-batches; None if it has fewer than two points."""
         return fit_critical_batch(self._known) if len(self._known) > 1 else None
 
 
 @dataclass(frozen=True)
 class StatisticalEfficiency:
-    """Epochs of a whole strategy: of its batch, its codec and its period of exchange.
+    """Epochs of a whole strategy, which depend on its batch, its codec and its period of exchange.
 
     `base`: Epochs with exact gradients exchanged at every step: an `EpochsTable` or a `CriticalBatch` in mini-batches.
-    `codec_factors`: Codec → epochs with it ÷ without, as measured. One that is not given is bounded by the noise v that
-    it adds (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B; v where B_crit is
-    unknown. `period_factors`: Steps between exchanges → epochs ÷ those at every step. Periods that are not listed are
-    not considered. `elastic_factors`: The same by elastic averaging, whose exchange may take until the end of the next
-    step.
+    `codec_factors`: Codec → measured epochs with it ÷ without it. For other codecs the noise ratio v bounds the factor
+    (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B, or v if B_crit is unknown.
+    `period_factors`: Steps between exchanges → epochs ÷ those with an exchange at every step; periods that are
+    not listed are not considered. `elastic_factors`: The same for elastic averaging, whose exchange may take until the
+    end of the next step.
     """
 
     base: EpochsTable | CriticalBatch
@@ -165,26 +165,26 @@ class StatisticalEfficiency:
 
     @property
     def periods(self) -> tuple[int, ...]:
-        """Periods of exchange that may be considered, 1 among them."""
+        """Periods of exchange to consider, including 1."""
         return tuple(sorted({1, *self.period_factors}))
 
     def knows(self, workers: int) -> bool:
-        """True if epochs with so many workers are known, be it that training does not get there."""
+        """True if the epochs with this number of workers are known, even if training does not converge."""
         return isinstance(self.base, CriticalBatch) or self.base.knows(workers)
 
     def fit(self) -> CriticalBatch | None:
-        """The critical-batch form through a table, with its residuals; None where epochs are given by that form."""
+        """The critical-batch form fitted to a table, with its residuals; None if `base` has that form or one point."""
         return None if isinstance(self.base, CriticalBatch) else self.base.fit()
 
     def epochs(self, workers: int, codec: str = "none", period: int = 1, elastic: bool = False) -> float | None:
-        """Epochs with so many workers; None where training does not get there or nothing is known.
+        """Epochs needed with `workers` workers; None if the goal is out of reach or unknown.
 
         Raises InputError if nothing is known about the period or the codec.
         """
         factors = self.elastic_factors if elastic else {**self.period_factors, 1: 1.0}
         if period not in factors:
             known = ", ".join(map(str, sorted(factors)))
-            raise InputError(f"nothing is known of exchanging every {period} steps; give a factor, or use {known}")
+            raise InputError(f"epochs for an exchange every {period} steps are unknown; give a factor, or use {known}")
         base = self.base.epochs(workers)
         if base is None:
             return None
@@ -195,7 +195,7 @@ class StatisticalEfficiency:
             return self.codec_factors[codec]
         if codec not in CODECS:
             known = ", ".join(CODECS)
-            raise InputError(f"nothing is known of epochs with codec {codec!r}; give its factor, or use one of {known}")
+            raise InputError(f"epochs with codec {codec!r} are unknown; give its factor, or use one of {known}")
         noise, critical = CODECS[codec], self._critical
         if critical is None or math.isinf(critical.critical):
             return noise
@@ -209,14 +209,14 @@ class StatisticalEfficiency:
 
 VERSION = 1
 Positive = Annotated[float, Field(gt=0, le=1e12)]
-"""More epochs are none, and their product with times would leave the range of floats."""
+"""A positive number of epochs; larger ones make no sense, and their products with times would overflow."""
 Whole = Annotated[int, Field(ge=1, lt=2**63)]
 CountKey = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,11}$")]
-"""Up to a million million: Python refuses to read thousands of digits, and no float holds hundreds."""
+"""A whole number below 10^12, because Python rejects thousands of digits and floats overflow at hundreds."""
 
 
 class CriticalBatchFields(FileModel):
-    """The critical-batch form by its parameters."""
+    """The parameters of the critical-batch form."""
 
     minimum_epochs: Positive
     critical_batch: Annotated[float, Field(ge=1e-9)]
@@ -225,8 +225,8 @@ class CriticalBatchFields(FileModel):
 class EpochsFile(FileModel):
     """The fields of an epochs file.
 
-    ``by`` is the unit of keys in ``epochs`` and ``critical_batch``: data-parallel ``devices`` of one mini-batch each,
-    or samples of the global ``batch``, which needs ``mini_batch``.
+    ``by`` is the unit of the keys of ``epochs`` and of ``critical_batch``: data-parallel ``devices`` with one
+    mini-batch each, or samples of the global ``batch``, which needs ``mini_batch``.
     """
 
     format: str
@@ -247,10 +247,10 @@ class EpochsFile(FileModel):
         if (self.epochs is None) == (self.critical_batch is None):
             yield "epochs: give either 'epochs' or 'critical_batch'"
         if self.by == "batch" and self.mini_batch is None:
-            yield "mini_batch: required where 'by' is \"batch\"; it turns samples into workers"
+            yield "mini_batch: required if 'by' is \"batch\"; it turns samples into workers"
 
     def value(self) -> "EpochsData":
-        """The data, in mini-batches per step."""
+        """The content, in mini-batches per step."""
         unit = float(self.mini_batch or 1) if self.by == "batch" else 1.0
         base: CriticalBatch | EpochsTable
         if self.critical_batch is not None:
@@ -267,7 +267,7 @@ class EpochsFile(FileModel):
 
 @dataclass(frozen=True)
 class EpochsData:
-    """The content of a file."""
+    """The content of an epochs file."""
 
     efficiency: StatisticalEfficiency
     mini_batch: int | None = None
@@ -275,7 +275,7 @@ class EpochsData:
     name: str = ""
 
     def require_mini_batch(self, samples: int | None) -> None:
-        """Raise InputError where a step takes another number of samples than the epochs were measured with."""
+        """Raise InputError if a step has another number of samples than the epochs were measured with."""
         if self.mini_batch is not None and samples not in (None, self.mini_batch):
             raise InputError(
                 f"the epochs are for mini-batches of {self.mini_batch}, the graph is for {samples}; capture the model "
@@ -284,7 +284,7 @@ class EpochsData:
 
 
 def one_batch() -> EpochsData:
-    """Epochs of one worker alone, whose batch stays as it is: they cancel, and nothing is known of other batches."""
+    """Epochs for a fixed batch of one worker: they cancel out, and those of other batches are unknown."""
     return EpochsData(StatisticalEfficiency(EpochsTable({1: 1.0})))
 
 
@@ -298,11 +298,11 @@ def read_epochs(path: str | Path) -> EpochsData:
 
 
 EpochsLike: TypeAlias = str | PathLike[str] | Mapping[int, float | None] | EpochsData | None
-"""Epochs, their file, or a dict from numbers of workers to them; None stands for one batch alone."""
+"""Epochs, their file, or a dict from numbers of workers to epochs; None means one fixed batch."""
 
 
 def epochs_of(value: EpochsLike) -> EpochsData:
-    """The epochs that are meant; raises InputError."""
+    """The epochs in a value; raises InputError if it has another type or is invalid."""
     if value is None:
         return one_batch()
     if isinstance(value, EpochsData):
@@ -319,7 +319,7 @@ def epochs_of(value: EpochsLike) -> EpochsData:
 
 
 def epochs_of_batches(value: EpochsLike) -> Callable[[int], float | None]:
-    """Samples of a mini-batch → epochs; 1 if none are given."""
+    """A function from samples of a mini-batch to epochs; always 1 if no epochs are given."""
     if value is None:
         return lambda batch: 1.0
     data = epochs_of(value)

@@ -1,4 +1,4 @@
-"""Data parallelism, model parallelism, or both? Every use of up to N devices, by the time to converge."""
+"""Data parallelism, model parallelism, or both: every use of up to N devices, ranked by time to converge."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from dlplacer.planning.hybrid.workers import ALONE, ModelParallel, WorkerSplit, 
 from dlplacer.planning.pipeline.pipeline_workload import mixing_warnings
 
 DEGREES = tuple(range(2, 9))
-"""Model-parallel degrees that are considered if none are asked for."""
+"""Model-parallel degrees that are considered by default."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class HybridProblem:
 
     `model_parallel`: Speedup of M devices, or the possible splits among them. `topology`: The machine that provides the
     devices of model-parallel workers; None if speedups do not depend on it. `step_times`: The source of step times;
-    None: the links of the topology, or SE = 1 without one. `degrees`: Model-parallel degrees to consider besides 1;
-    degrees without a split are skipped. `alone`: As `model_parallel`, for workers of one device: below 1 if the device
-    is slower than `work`, no split if the model does not fit. None: every device takes the time of `work`.
+    None means the links of the topology, or SE = 1 without a topology. `degrees`: Model-parallel degrees to consider in
+    addition to 1; degrees without a split are skipped. `alone`: Like `model_parallel`, for workers of one device: below
+    1 if the device is slower than `work`, no split if the model does not fit. None means the time of `work` everywhere.
     """
 
     work: Work
@@ -49,7 +49,7 @@ class HybridProblem:
 def plan_hybrid(
     problem: HybridProblem, devices: int, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> HybridPlan:
-    """The best strategy for every number of devices up to a budget, idle devices allowed.
+    """The best strategy for every number of devices up to a budget; devices may idle.
 
     Raises InfeasibleError if no strategy trains the model; the message gives the reason.
     """
@@ -64,7 +64,7 @@ def plan_hybrid(
     if budgets[-1].best is None:
         raise InfeasibleError(
             f"no strategy for up to {devices} devices: the model does not fit on one and no model-parallel degree of "
-            f"{', '.join(map(str, problem.degrees))} has a plan, or no batch converges by the epochs given; use more "
+            f"{', '.join(map(str, problem.degrees))} has a plan, or no batch converges with the given epochs; use more "
             "devices or more memory, or check the epochs"
         )
     work, epochs = problem.work, problem.efficiency.epochs(1)
@@ -105,7 +105,7 @@ class _Search:
         return any(splits_of(ask(1, sub_topology(machine, [name]))) for name in kinds.values())
 
     def _step_times(self, team: Team) -> Sequence[StepTime]:
-        """The step with every exchange of gradients; none where the workers are not joined by links."""
+        """The step times with every exchange of gradients; none if no links join the workers."""
         try:
             known = self.problem.efficiency
             return list(
@@ -115,13 +115,13 @@ class _Search:
             return ()
 
     def _splits(self, count: int, degree: int) -> tuple[WorkerSplit, ...]:
-        """The splits of a worker; with a machine those of the slowest worker of the choice."""
+        """The splits of a worker; on a machine, those of the slowest chosen worker."""
         ask = self.problem.alone if degree == 1 else self.problem.model_parallel
         if ask is None:
             return (ALONE,)
         if self.layout is None:
             return splits_of(ask(degree, None))
-        # Of more devices than the machine has, the workers that all of it would make stand for all.
+        # For more devices than the machine has, the workers of the whole machine are representative.
         there = len(self.layout.topology.devices)
         kinds = self.layout.kinds(min(count, there - there % degree), degree) if degree <= there else ()
         answers = [splits_of(ask(degree, sub_topology(self.layout.topology, worker))) for worker in kinds]
@@ -133,22 +133,22 @@ class _Search:
 def plan_notes(
     plan: HybridPlan, graph: OpGraph | None = None, efficiency: StatisticalEfficiency | None = None
 ) -> tuple[str, ...]:
-    """A text for each: unknown epochs, assumed factors of codecs, batch norm in pipelines.
+    """Notes on unknown epochs, assumed factors of codecs, and batch norm in pipelines.
 
-    `graph`: Of a worker's step; None leaves batch norm out. `efficiency`: The epochs of the plan; None leaves codecs
-    out.
+    `graph`: Graph of a worker's step; None omits the note on batch norm. `efficiency`: The epochs of the plan; None
+    omits the note on codecs.
     """
     notes = []
     if unknown := [each.devices for each in plan.budgets if not each.is_compared]:
         notes.append(
-            f"epochs of data parallelism are not known for {unknown[0]} to {unknown[-1]} workers, so that no strategy "
-            "is said to win against it there; measure them (dlplacer epochs), or give 'critical_batch' in their file"
+            f"epochs of data parallelism are not known for {unknown[0]} to {unknown[-1]} workers, so no strategy is "
+            "compared with it there; measure them (dlplacer epochs), or give 'critical_batch' in their file"
         )
     used = [best for each in plan.budgets if (best := each.best) is not None]
     assumed = {best.step.codec for best in used} - set(efficiency.codec_factors) if efficiency is not None else ()
     notes += [
         f"epochs with codec {codec!r} are assumed to grow with its noise, up to {CODECS[codec]:g} times; measure "
-        "them (dlplacer epochs --codecs), or give 'codec_factor' in the epochs file: 1 where training takes as long, "
+        "them (dlplacer epochs --codecs), or give 'codec_factor' in the epochs file: 1 if training takes as long, "
         "as in the tables of Wen et al. 2017"
         for codec in sorted(assumed)
         if CODECS[codec] > 1

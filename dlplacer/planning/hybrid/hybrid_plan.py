@@ -1,4 +1,4 @@
-"""Strategies to train on some devices, and the best of them for every number of devices: the planner's answer."""
+"""The planner's result: strategies to train on some devices, and the best one for every number of devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Data-parallel workers of M devices each, exchanging gradients by one codec and transport.
+    """Data-parallel workers of M devices each that exchange gradients with one codec and transport.
 
-    `devices`, `degree`: Devices in use, and M of them per worker. `effort_s`: Step time × steps × epochs of a data set
-    of one mini-batch: what ranks strategies whatever the data set.
+    `devices`, `degree`: Number of devices in use, and M, their number per worker. `effort_s`: Step time × steps ×
+    epochs for a data set of one mini-batch, which ranks strategies for every data set.
     """
 
     devices: int
@@ -32,16 +32,16 @@ class Strategy:
 
     @property
     def workers(self) -> int:
-        """Data-parallel workers: devices ÷ M."""
+        """The number of data-parallel workers: devices ÷ M."""
         return self.devices // self.degree
 
     @property
     def effort_s(self) -> float:
-        """T · E ÷ workers: the time to converge over the mini-batches of the data set (eq. 1)."""
+        """T · E ÷ workers: the time to converge ÷ the number of mini-batches in the data set (eq. 1)."""
         return self.step.step_s * self.epochs / self.workers
 
     def time_s(self, mini_batches: float) -> float:
-        """C = T · S · E of eq. 1, for a data set of so many mini-batches."""
+        """C = T · S · E of eq. 1, in seconds, for a data set of this number of mini-batches."""
         return self.effort_s * mini_batches
 
     @property
@@ -78,10 +78,10 @@ class Strategy:
 class BestOfDevices:
     """The best strategies within a budget of devices.
 
-    `data_parallel`, `hybrid`: The best with exactly this many devices, with workers of one device and of several; None
-    if there is none. `best_data_parallel`, `best_hybrid`: The best with at most this many. `by_degree`: Model-parallel
-    degree → the best with exactly this many. `is_compared`, `is_best_compared`: True if data parallelism is known for
-    this many workers, and for every number up to this; ratios to it are given only then.
+    `data_parallel`, `hybrid`: The best strategy on exactly this number of devices with workers of one device, and of
+    several; None if there is none. `best_data_parallel`, `best_hybrid`: The best on at most this number. `by_degree`:
+    Model-parallel degree → the best on exactly this number. `is_compared`, `is_best_compared`: True if the epochs of
+    data parallelism are known for this number of workers, and for every number up to it; only then are there ratios.
     """
 
     devices: int
@@ -97,7 +97,7 @@ class BestOfDevices:
     def of(
         cls, devices: int, strategies: Sequence[Strategy], smaller: "BestOfDevices | None", is_compared: bool
     ) -> "BestOfDevices":
-        """The budget of these strategies, which use all devices, and of the strategies of smaller budgets."""
+        """The best of these strategies, which use all devices, and of the strategies for smaller budgets."""
         by_degree: dict[int, Strategy] = {}
         for strategy in strategies:
             best = _best([by_degree.get(strategy.degree), strategy])
@@ -111,22 +111,22 @@ class BestOfDevices:
 
     @property
     def best(self) -> Strategy | None:
-        """The best of all with at most this many devices."""
+        """The best strategy of all on at most this number of devices."""
         return _best([self.best_data_parallel, self.best_hybrid])
 
     @property
     def idle(self) -> int:
-        """Devices that the best strategy leaves out."""
+        """The number of devices that the best strategy does not use."""
         return 0 if self.best is None else self.devices - self.best.devices
 
     @property
     def against_same_devices(self) -> float | None:
-        """The hybrid's speedup over data parallelism, both on exactly this many devices; above 1 it wins (eq. 6)."""
+        """The hybrid's speedup over data parallelism on the same number of devices; above 1 it wins (eq. 6)."""
         return _ratio(self.data_parallel, self.hybrid) if self.is_compared else None
 
     @property
     def is_hybrid_win(self) -> bool:
-        """True if a hybrid beats data parallelism on as many devices; where that does not train, on any fewer ones."""
+        """True if a hybrid beats data parallelism on as many devices or, if that does not train, on any fewer."""
         if self.hybrid is None or not self.is_compared:
             return False
         if self.data_parallel is None and not self.is_best_compared:
@@ -136,7 +136,7 @@ class BestOfDevices:
 
     @property
     def against_best_data_parallel(self) -> float | None:
-        """The best strategy's speedup over the best data parallelism at any number of devices up to this."""
+        """The best strategy's speedup over the best data parallelism on at most this number of devices."""
         return _ratio(self.best_data_parallel, self.best) if self.is_best_compared else None
 
 
@@ -151,9 +151,9 @@ class Crossover:
 
 @dataclass(frozen=True, repr=False)
 class HybridPlan(Shown):
-    """The answer for every budget from 1 device on.
+    """The best strategies for every budget from 1 device on.
 
-    `reference_s`: Effort of one device, to which speedups refer; None where the model fits on none.
+    `reference_s`: Effort of one device, the basis of speedups; None if the model fits on no single device.
     """
 
     budgets: tuple[BestOfDevices, ...]
@@ -175,14 +175,14 @@ class HybridPlan(Shown):
         )
 
     def at(self, devices: int) -> BestOfDevices:
-        """The budget of this many devices."""
+        """The best strategies for this number of devices."""
         expect("", "devices", devices, int, "a number of devices")
         if not 1 <= devices <= len(self.budgets):
             raise InputError(f"{devices} devices: the plan is for 1 to {len(self.budgets)}")
         return self.budgets[devices - 1]
 
     def speedup(self, strategy: Strategy | None) -> float | None:
-        """Time to converge on one device ÷ with the strategy; None where the model fits on no single device."""
+        """Time to converge on one device ÷ that of the strategy; None if the model fits on no single device."""
         return None if strategy is None or self.reference_s is None else self.reference_s / strategy.effort_s
 
     def relative(self, strategy: Strategy) -> float:
@@ -191,7 +191,7 @@ class HybridPlan(Shown):
         return (self.reference_s or first.effort_s) / strategy.effort_s
 
     def lines(self, budgets: Sequence[BestOfDevices]) -> dict[str, list[tuple[int, Strategy | None]]]:
-        """Name of a line in a chart → (devices, strategy on exactly so many) for these budgets."""
+        """Name of a line in a chart → (devices, strategy on exactly this number) for these budgets."""
         found = {"data parallelism": [(each.devices, each.data_parallel) for each in budgets]}
         for degree in sorted({degree for each in budgets for degree in each.by_degree if degree > 1}):
             points = [(each.devices, each.by_degree.get(degree)) for each in budgets]
@@ -201,7 +201,7 @@ class HybridPlan(Shown):
     def speedup_needed(self, devices: int, degree: int = 2) -> float | None:
         """SU^M above which workers of `degree` devices beat data parallelism on as many (eq. 6).
 
-        None where data parallelism is not known on so many devices, or on a `degree`-th of them.
+        None if data parallelism is not known on this number of devices, or on a `degree`-th of it.
         """
         if not 1 <= degree <= devices or devices % degree:
             return None
@@ -210,7 +210,7 @@ class HybridPlan(Shown):
 
     @property
     def chart_label(self) -> str:
-        """The name of `relative`."""
+        """The axis label for `relative`."""
         if self.reference_s is not None:
             return "speedup over one device (time to converge)"
         least = next(each.devices for each in self.budgets if each.best is not None)
@@ -223,7 +223,7 @@ class HybridPlan(Shown):
 
     @property
     def crossovers(self) -> tuple[Crossover, ...]:
-        """The budgets at which the best strategy changes its model-parallel degree, one device first."""
+        """The budgets at which the best strategy's model-parallel degree changes, starting with the first budget."""
         found: list[Crossover] = []
         for budget in self.budgets:
             best = budget.best
@@ -232,7 +232,7 @@ class HybridPlan(Shown):
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer hybrid --json`` prints: times in seconds, ratios above 1 where a hybrid wins."""
+        """The object that ``dlplacer hybrid --json`` prints: times in seconds, ratios above 1 if a hybrid wins."""
         return {
             "name": self.name,
             "devices": len(self.budgets),
@@ -286,7 +286,7 @@ class HybridPlan(Shown):
 
 
 def _best(strategies: Sequence[Strategy | None]) -> Strategy | None:
-    """The least time to converge; among equals the one of fewer devices, then of plainer means."""
+    """The strategy of least time to converge; ties go to fewer devices, then to the lower degree."""
     known = [strategy for strategy in strategies if strategy is not None]
     return min(known, key=lambda each: (each.effort_s, each.devices, each.degree), default=None)
 

@@ -1,7 +1,7 @@
-"""The mini-batch of least training time, each with the best choice of modules that are computed again.
+"""The mini-batch of least training time, with the best modules to recompute for each size.
 
-A module of a training step either keeps its inner activations or computes them again. What other modules read in the
-forward pass is always stored, so that modules can choose independently.
+A module of a training step either keeps its inner activations or recomputes them. Tensors that other modules read in
+the forward pass are always stored, so that modules can choose independently.
 """
 
 import math
@@ -22,7 +22,7 @@ _GIVEN = ("parameter", "buffer", "input", "constant")
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """Seconds that computing a module's inner activations again adds, and bytes that storing them takes."""
+    """Seconds to recompute a module's inner activations, and bytes to store them."""
 
     time_s: float
     stored_bytes: int
@@ -30,9 +30,9 @@ class Recomputation:
 
 @dataclass(frozen=True)
 class StepChoices:
-    """A training step with modules whose inner activations may be computed again.
+    """A training step with modules whose inner activations may be recomputed.
 
-    `fixed_bytes`: Weights, gradients, state, inputs, activations read across modules, and the largest workspace.
+    `fixed_bytes`: Bytes of weights, gradients, state, inputs, activations between modules, and the largest workspace.
     `modules`: Module path → its recomputation; modules without inner activations are left out. `workspace_bytes`: The
     largest workspace.
     """
@@ -68,13 +68,13 @@ def step_choices(graph: OpGraph, device_type: str) -> StepChoices:
 
 
 def block_of(op: Op) -> str:
-    """The module that an op chooses with: the parent of the module that it comes from, or that one at top level."""
+    """The module that keeps or recomputes an op: the parent of its module, or its module at top level."""
     path = op.module or ""
     return path.rpartition(".")[0] or path
 
 
 def _saved_bytes(graph: OpGraph, op: Op) -> int:
-    """Bytes of a forward op's outputs that the backward pass reads; parameters and buffers are held anyway."""
+    """Bytes of a forward op's outputs that the backward pass reads; 0 for parameters and buffers, always resident."""
     if op.phase != "forward" or op.kind in ("parameter", "buffer"):
         return 0
     read = {edge.output: edge.bytes for edge in graph.edges_from[op.id] if graph.op(edge.target).phase == "backward"}
@@ -90,7 +90,7 @@ def _recomputation(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[s
     block = block_of(graph.op(next(iter(saved))))
 
     def is_held(op: Op) -> bool:
-        """True of weights, of inputs, and of results stored for other modules."""
+        """True for weights, inputs, and results stored for other modules."""
         return op.kind in _GIVEN or (_saved_bytes(graph, op) > 0 and not _stays_inside(graph, op))
 
     again: set[str] = set()
@@ -108,9 +108,9 @@ def _recomputation(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[s
 class BatchPlan:
     """The plan for a mini-batch of one size.
 
-    `bound_bytes`: M_bound (Zou et al. 2017, eq. 5): what the device has for workspaces if nothing is computed again;
-    where it is below 0 something must be. `step_s`: T*(X); None if the batch does not fit. `epochs`, `training_s`:
-    E(X), and the seconds of the whole training; these are None if the size of the data set is not known.
+    `bound_bytes`: M_bound (Zou et al. 2017, eq. 5), the bytes left for workspaces without recomputation; if negative,
+    some modules must be recomputed. `step_s`: T*(X); None if the batch does not fit. `epochs`, `training_s`: E(X), and
+    the seconds of the whole training, which are None if the size of the data set is not known.
     """
 
     batch: int
@@ -126,8 +126,7 @@ class BatchPlan:
     def effort_s(self) -> float:
         """The training time, or T*·E per sample if the size of the data set is not known; the least is best.
 
-        It is infinite if the batch does not fit. A data set of one sample would make every epoch one step, and the
-        smallest batch the best.
+        It is infinite if the batch does not fit. T*·E alone would favour the smallest batch, so it counts per sample.
         """
         if self.step_s is None or self.epochs is None:
             return math.inf
@@ -140,10 +139,10 @@ def plan_batches(
     dataset_size: int | None = None,
     epochs: Callable[[int], float | None] = lambda batch: 1.0,
 ) -> tuple[BatchPlan, ...]:
-    """Every mini-batch with its best alternatives, by training time, those that do not fit last.
+    """The plan of every mini-batch, by training time; batches that do not fit come last.
 
-    `dataset_size`: |D|: samples of an epoch; None ranks by time per sample. `epochs`: E(X): epochs until the target
-    accuracy; None where training does not get there.
+    `dataset_size`: |D|, the samples of an epoch; None ranks by time per sample. `epochs`: E(X), the epochs to the
+    target accuracy; None if training does not reach it.
     """
     if not steps:
         raise InputError("there are no mini-batch sizes to choose from; give at least one")
@@ -160,7 +159,7 @@ def _planned(
     chosen = None if epochs is None else _recomputed(step, memory_bytes)
     if chosen is None:
         least_bytes = step.fixed_bytes + max((each.stored_bytes for each in step.modules.values()), default=0)
-        reason = "nothing is known of training with so large a batch"
+        reason = "training with so large a batch is not known to converge"
         if epochs is not None:
             reason = (
                 f"weights, gradients, inputs and activations between modules need {least_bytes} bytes; the device has "
@@ -173,15 +172,15 @@ def _planned(
 
 
 def _memory_bytes(step: StepChoices, recomputed: tuple[str, ...]) -> int:
-    """The bytes that the step holds and stores, with room for the largest module while it is computed again."""
+    """The bytes that the step holds and stores, plus memory for the largest module during its recomputation."""
     stored = sum(each.stored_bytes for name, each in step.modules.items() if name not in recomputed)
     return step.fixed_bytes + stored + max((step.modules[name].stored_bytes for name in recomputed), default=0)
 
 
 def _recomputed(step: StepChoices, memory_bytes: int) -> tuple[str, ...] | None:
-    """The modules to compute again for the least time within the memory; None if no choice fits.
+    """The modules to recompute for the least time within the memory; None if no choice fits.
 
-    Minimise Σ t_i r_i so that held + Σ m_i (1 − r_i) + room fits and room ≥ m_i r_i, solved exactly with HiGHS.
+    Minimise Σ t_i r_i so that held + Σ m_i (1 − r_i) + b fits and b ≥ m_i r_i for all i, solved exactly with HiGHS.
     """
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -209,14 +208,14 @@ def _recomputed(step: StepChoices, memory_bytes: int) -> tuple[str, ...] | None:
         chosen = tuple(name for name, is_taken in zip(names, taken, strict=True) if is_taken)
         if _memory_bytes(step, chosen) <= memory_bytes:
             return chosen
-        # HiGHS allows a row to be exceeded by a relative 1e-6, but bytes are exact: rule this one choice out.
+        # HiGHS allows a row to be exceeded by a relative 1e-6, but bytes are exact: exclude this one choice.
         cut = np.append(np.where(taken, 1.0, -1.0), 0.0)
         constraints.append(LinearConstraint(cut[None, :], ub=taken.sum() - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Batches(Shown):
-    """Mini-batches on a device, the best first: by training time, or by time per sample without a data set."""
+    """Mini-batches on a device, by training time, or by time per sample if the data set is unknown."""
 
     device: Device
     plans: tuple[BatchPlan, ...]

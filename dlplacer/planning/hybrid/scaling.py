@@ -1,6 +1,6 @@
-"""Scaling efficiency SE_N = T_1 ÷ T_N as a constant, and what follows from overheads.
+"""Scaling efficiency SE_N = T_1 ÷ T_N as a constant or from overheads.
 
-Lemmas 3.1 and 3.2 of Zou et al. 2017 tell the devices for a speedup, and the servers that hide an exchange.
+Lemmas 3.1 and 3.2 of Zou et al. 2017 give the devices for a speedup, and the servers that hide an exchange.
 """
 
 import math
@@ -11,18 +11,18 @@ from fractions import Fraction
 from dlplacer.core.errors import InfeasibleError, InputError
 
 MOST_WORKERS = 10**18
-"""More devices are none, and their products with times would leave the range of floats."""
+"""Limit on the number of workers; products of larger numbers with times would overflow."""
 
 
 def constant_efficiency(value: float = 1.0) -> Callable[[int], float]:
-    """SE_N = a constant for more than one worker; 1 is the paper's assumption (section 4.3)."""
+    """A function for SE_N that is constant for more than one worker; 1 is the paper's assumption (section 4.3)."""
     if not 0 < value <= 1:
         raise InputError(f"scaling efficiency is {value}; it must be above 0 and at most 1")
     return lambda workers: 1.0 if workers == 1 else value
 
 
 def require_workers(workers: int) -> None:
-    """Raise InputError unless there is a worker, and no more than there can be."""
+    """Raise InputError unless the number of workers is between 1 and `MOST_WORKERS`."""
     if workers < 1:
         raise InputError(f"{workers} workers; there must be at least 1")
     if workers > MOST_WORKERS:
@@ -30,14 +30,14 @@ def require_workers(workers: int) -> None:
 
 
 _SAME = 1e-12
-"""Relative rounding: a speedup this close to the ceiling is the ceiling."""
+"""Relative rounding error: a speedup this close to the ceiling counts as the ceiling."""
 
 
 @dataclass(frozen=True)
 class SerialOverhead:
     """Lemma 3.1 of Zou et al. 2017: SE_N = (1 + R) ÷ (1 + N R), R = overhead ÷ compute of one device.
 
-    Every device pays the overhead, one after another.
+    The overhead occurs once per device, in series.
     """
 
     ratio: float
@@ -49,22 +49,22 @@ class SerialOverhead:
     def efficiency(self, workers: int) -> float:
         """(1 + R) ÷ (1 + N R)."""
         require_workers(workers)
-        # The same as 1 ÷ (1 + (N − 1) R ÷ (1 + R)), where no R is too large for a float.
+        # Written as 1 ÷ (1 + (N − 1) R ÷ (1 + R)), so that no R overflows.
         return 1 / (1 + (workers - 1) * (self.ratio / (1 + self.ratio)))
 
     @property
     def speedup_ceiling(self) -> float:
-        """(1 + R) ÷ R, the speedup that no number of devices reaches."""
+        """(1 + R) ÷ R, the limit of the speedup for many devices."""
         return (1 + self.ratio) / self.ratio if self.ratio else math.inf
 
     def workers_for(self, speedup: float) -> int:
-        """Fewest devices that reach a speedup: G ≥ s ÷ (1 + R − s R).
+        """The least number of devices that reaches a speedup: G ≥ s ÷ (1 + R − s R).
 
-        Raises InfeasibleError if no number does; names the ceiling.
+        Raises InfeasibleError, which names the ceiling, if no number does.
         """
         if not 1 <= speedup <= MOST_WORKERS:
             raise InputError(f"a speedup of {speedup:g}; it must be at least 1, and at most {MOST_WORKERS:g}")
-        # One device has it, also where R is so large that no number of devices is any faster.
+        # One device has a speedup of 1, even if R is so large that more devices are no faster.
         if speedup == 1:
             return 1
         if speedup >= self.speedup_ceiling * (1 - _SAME):
@@ -82,9 +82,9 @@ _MOST = 10**9
 
 
 def most_overhead_ratio(wanted_efficiency: float, gpus: int) -> float:
-    """R = (1 − α) ÷ (α·G − 1), Lemma 3.1: the overhead per unit of computation that this efficiency on G GPUs allows.
+    """R = (1 − α) ÷ (α·G − 1), Lemma 3.1: the largest overhead ÷ computation that allows efficiency α on G GPUs.
 
-    Raises InputError if the efficiency is not in (0, 1], or is at most 1 ÷ G, which any overhead allows.
+    Raises InputError if the efficiency is not in (0, 1], or is at most 1 ÷ G, which every overhead allows.
     """
     require_workers(gpus)
     if not 0 < wanted_efficiency <= 1:
@@ -98,10 +98,10 @@ def most_overhead_ratio(wanted_efficiency: float, gpus: int) -> float:
 
 
 def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, compute_s: float) -> int:
-    """⌈load ÷ (rate · T_C)⌉: the fewest channels that move a load while a step computes, and at least 1.
+    """⌈load ÷ (rate · T_C)⌉: the least number of channels, at least 1, that move a load during a step's computation.
 
-    Numbers are taken as they print, 0.1 for a tenth, and the arithmetic is exact, so that a load that just fits does.
-    The load is shared out evenly and moves during the computation of the step before (asynchronously).
+    The arithmetic is exact on printed decimals (0.1 is a tenth), so that a load that just fits counts as fitting. The
+    load is divided evenly and moves, asynchronously, during the computation of the previous step.
 
     Raises InputError if the load is negative, the rate or the computation is not positive, or more than a billion
     channels are needed.
@@ -123,7 +123,7 @@ def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, co
 def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: float, compute_s: float) -> int:
     """N_ps = ⌈2·S_p·N_w ÷ (B_ps·T_C)⌉ of Lemma 3.2: every worker pulls and pushes all parameters in every step.
 
-    Raises InputError if there are no workers; else as `fewest_channels` does.
+    Raises InputError if there are no workers, and the errors of `fewest_channels`.
     """
     require_workers(workers)
     if not 0 <= parameter_bytes < math.inf:
@@ -132,15 +132,15 @@ def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: flo
 
 
 def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, servers: int) -> float:
-    """Seconds of a round of pulls and pushes over this many servers, which must not exceed the computation."""
-    # Exactly, as products of sizes and rates may leave the range of floats where the quotient does not.
+    """Seconds of one round of pulls and pushes over this number of servers."""
+    # Fractions, because products of sizes and rates may overflow even if their quotient does not.
     return float(2 * workers * Fraction(parameter_bytes) / (servers * Fraction(server_bytes_per_s)))
 
 
 def gpus_for(
     overhead: float | None, speedup: float | None, efficiency: float | None, gpus: int | None
 ) -> dict[str, float]:
-    """The other figures of Lemma 3.1: of an overhead with a speedup or GPUs, or of an efficiency with GPUs."""
+    """The other figures of Lemma 3.1, from an overhead with a speedup or GPUs, or from an efficiency with GPUs."""
     figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
     given = {name for name, value in figures.items() if value is not None}
     if given == {"efficiency", "gpus"}:
@@ -156,7 +156,7 @@ def gpus_for(
 
 
 def servers_for(load_bytes: float, bytes_per_s: float, compute_s: float, workers: int | None) -> dict[str, float]:
-    """The fewest parameter servers for these workers (Lemma 3.2), or loaders, and the seconds of their transfers."""
+    """The least number of parameter servers for these workers (Lemma 3.2), or of loaders, and their transfer time."""
     if workers is None:
         count = fewest_channels(load_bytes, bytes_per_s, compute_s)
         return {"loaders": count, "transfer_s": load_bytes / bytes_per_s / count, "compute_s": compute_s}

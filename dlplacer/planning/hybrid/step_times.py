@@ -31,8 +31,8 @@ _BYTES_OF = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 class GradientLayer:
     """Gradients that are ready together.
 
-    `backward_s`: Seconds of backward ops since the gradients before. `gradient_bytes`: As float32, which is what codecs
-    start from.
+    `backward_s`: Seconds of backward ops since the previous gradients. `gradient_bytes`: Bytes as float32, the input of
+    codecs.
     """
 
     backward_s: float
@@ -43,7 +43,7 @@ class GradientLayer:
 class Work:
     """A step of one worker on one device.
 
-    `layers`: Gradients in the order in which the backward pass makes them; empty where there are none. `tail_s`:
+    `layers`: Gradients in the order in which the backward pass computes them; empty if there are none. `tail_s`:
     Seconds of backward ops after the last gradient.
     """
 
@@ -75,12 +75,12 @@ class Work:
 
 
 def work_of(graph: OpGraph, device_type: str) -> Work:
-    """The step of a captured graph, all ops one after another on one device of a type.
+    """The step of a captured graph with all ops in series on one device of a type.
 
-    Gradients are ready when the op that makes them has run. Where the graph does not say which op makes a parameter's
-    gradient (ops of kind ``gradient`` that are colocated with it), all of them are taken to be ready at the very end.
+    A gradient is ready when the op that computes it ends. If a parameter has no op of kind ``gradient`` that is
+    colocated with it, its gradient counts as ready after the last backward op.
 
-    Raises InputError if an op has no time on the type, or the whole graph takes none.
+    Raises InputError if an op has no time on the type, or the whole graph takes no time.
     """
     spent_s, update_s = 0.0, 0.0
     ready: list[tuple[float, int]] = []
@@ -92,7 +92,7 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
         if op.phase == "optimizer":
             update_s += time_s
             continue
-        # Ops of the backward pass that take no time may stand among the forward ops in a topological order.
+        # A topological order may list backward ops of zero time among the forward ops.
         if op.phase == "backward" and time_s > 0 and forward_s is None:
             forward_s = spent_s
         spent_s += time_s
@@ -115,7 +115,7 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
 
 
 def fastest_work(graph: OpGraph, topology: Topology) -> Work:
-    """The step on the type of device that is fastest among those that can run all of it; raises as `work_of`."""
+    """The step on the fastest device type that can run all ops; errors as in `work_of`."""
     kinds = topology.device_types
     able = [kind for kind in kinds if all(op.time_on(kind) is not None for op in graph.ops)]
     return min((work_of(graph, kind) for kind in able or kinds[:1]), key=lambda work: work.step_s)
@@ -142,8 +142,8 @@ def _as_float32(op: Op) -> int:
 class StepTime:
     """A step with one exchange of gradients.
 
-    `exposed_s`: Of these, what the exchange adds to the computation. `elastic`: True for elastic averaging, whose
-    exchange runs beside the next step.
+    `exposed_s`: The part of `step_s` that the exchange adds to the computation. `elastic`: True for elastic averaging,
+    whose exchange runs in parallel with the next step.
     """
 
     codec: str
@@ -160,14 +160,14 @@ class StepTime:
 def elastic_exposed_s(compute_s: float, exchange_s: float, period: int = 1) -> float:
     """Seconds that elastic averaging adds to a step (You, Buluç and Demmel 2017, Sync EASGD3).
 
-    Its exchange begins with a step and is needed at the end of that step, data copy, forward and backward pass later.
+    Its exchange starts with a step and is needed at the end of that step, after data copy, forward and backward pass.
     """
     return max(0.0, exchange_s - compute_s) / period
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Devices in equal workers."""
+    """A set of devices, divided into equal workers."""
 
     devices: int
     degree: int
@@ -175,29 +175,29 @@ class Team:
 
     @property
     def workers(self) -> int:
-        """Data-parallel workers: devices ÷ degree."""
+        """The number of data-parallel workers: devices ÷ degree."""
         return self.devices // self.degree
 
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """Step times from a scaling efficiency: T_N = T_1 ÷ SU^M ÷ SE_N, gradients as they are, at every step (eq. 5)."""
+    """Step times from a scaling efficiency: T_N = T_1 ÷ SU^M ÷ SE_N, with exact gradients at every step (eq. 5)."""
 
     efficiency: Callable[[int], float]
 
     def step_times(
         self, work: Work, team: Team, _periods: Sequence[int], _elastic: Sequence[int] = (), /
     ) -> Iterator[StepTime]:
-        """The one exchange that the form knows."""
+        """The step time of the only exchange in this form."""
         compute_s = work.step_s / team.split.speedup
         step_s = compute_s / self.efficiency(team.workers)
         yield StepTime("none", "-", "", "-", 1, 1, step_s, step_s - compute_s)
 
 
 def lines_among(costs: MachineCosts, exchange: GradientExchange) -> Iterator[tuple[str, AlphaBeta]]:
-    """Algorithm of the all-reduce (empty without one), and the line of the exchange with coding.
+    """The choices of algorithms that are fastest for some size: the all-reduce's name, or "", and the exchange's cost.
 
-    Every choice of algorithms that is the fastest for gradients of some size.
+    The cost includes coding.
     """
     used = tuple(dict.fromkeys(collective for collective, _ in exchange.steps(costs.devices)))
     found = []
@@ -215,11 +215,10 @@ def lines_among(costs: MachineCosts, exchange: GradientExchange) -> Iterator[tup
 class OnMachine:
     """Step times over the links of a machine.
 
-    With overlap a group of gradients is sent as soon as all of it is ready, one group after another, while the backward
-    pass goes on; without, everything is sent at the end. A worker that cuts its mini-batch into micro-batches has the
-    sums of their gradients in the backward pass of the last one alone, and only that pass hides their exchange. Coding
-    takes time on the device. With a period τ above 1 the weights are averaged in one message every τ steps, hidden
-    behind nothing.
+    With overlap each group of gradients is sent, one at a time, as soon as it is ready, while the backward pass goes
+    on; without overlap all are sent at the end. A worker with micro-batches sums their gradients only in the backward
+    pass of the last one, and only that pass hides their exchange. Coding takes time on the device. With a period τ
+    above 1 the weights are averaged in one message every τ steps, which nothing hides.
     """
 
     def __init__(
@@ -237,7 +236,7 @@ class OnMachine:
     def step_times(
         self, work: Work, team: Team, periods: Sequence[int], elastic: Sequence[int] = (), /
     ) -> Iterator[StepTime]:
-        """Every exchange with every algorithm that may be best, at every period, gradients in the best groups."""
+        """The step times of every exchange at every period, for each algorithm that may be best, in the best groups."""
         if team.workers == 1 or not work.gradient_bytes:
             compute_s = work.step_s / team.split.speedup
             yield StepTime("none", "-", "", "-", 0, 1, compute_s, 0.0)
@@ -259,10 +258,10 @@ class OnMachine:
         algorithm: str,
         line: AlphaBeta,
     ) -> Iterator[StepTime]:
-        """The step with one exchange, at every period."""
+        """The step times with one exchange, at every period."""
         compute_s = work.step_s / team.split.speedup
         coding = exchange.codec_s_per_byte(team.workers)
-        # Coding keeps the device busy, not the link: it goes to the computation, and only the rest may overlap with it.
+        # Coding occupies the device and not the link, so it adds to the computation; only the rest may overlap with it.
         wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
         names = exchange.codec, exchange.transport, algorithm
         if self.overlap:
@@ -275,7 +274,7 @@ class OnMachine:
     def _averaged(
         self, work: Work, team: Team, periods: Sequence[int], transport: str, algorithm: str, line: AlphaBeta
     ) -> Iterator[StepTime]:
-        """The step with elastic averaging of weights, which are as many as gradients, at every period."""
+        """The step times with elastic averaging at every period; it sends as many weights as gradients."""
         compute_s, exchange_s = work.step_s / team.split.speedup, line.time_s(work.gradient_bytes)
         for period in periods:
             exposed_s = elastic_exposed_s(compute_s, exchange_s, period)
@@ -290,15 +289,15 @@ class OnMachine:
 
 
 def memory_rate(topology: Topology) -> float | None:
-    """Bytes per second of the slowest memory among the devices; None where no rate is known."""
+    """Bytes per second of the slowest memory among the devices; None if no rate is known."""
     known = [rates.memory_bytes_per_s for device in topology.devices if (rates := rates_of(device)) is not None]
     return min((rate for rate in known if rate is not None), default=None)
 
 
 def _overlapped(work: Work, split: WorkerSplit, wire: AlphaBeta, coding: float) -> tuple[int, float]:
-    """Number of groups and step time."""
+    """The number of groups, and the step time in seconds."""
     speedup, last = split.speedup, split.speedup * split.micro_batches
-    # Gradients are listed as backward makes them; a chain lists its layers in the order of the forward pass.
+    # Gradients are in the order of the backward pass; a chain lists its layers in the order of the forward pass.
     layers = list(reversed(work.layers))
     sizes = tuple(layer.gradient_bytes for layer in layers)
     computes = tuple(layer.backward_s / last + coding * layer.gradient_bytes for layer in layers)

@@ -1,4 +1,4 @@
-"""The devices of a machine that work together: workers of M devices each, the best connected ones."""
+"""The choice of well-connected devices on a machine for workers of M devices each."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,12 +14,12 @@ NETWORK = "network"
 
 
 def cluster(box: Topology, boxes: int, bytes_per_s: float, latency_s: float = 5e-6) -> Topology:
-    """So many copies of a machine, each with one network card that its devices share, on one switch that never blocks.
+    """Copies of a machine on one switch that never blocks; the devices of each copy share one network card.
 
     Device and router names get the number of their copy: ``3/gpu0``. Every device reaches the card of its box at the
     card's rate.
 
-    `bytes_per_s`: Of a box's card, per direction. `latency_s`: From device to device of different boxes.
+    `bytes_per_s`: Rate of a box's card, per direction. `latency_s`: Latency between devices of different boxes.
     """
     if boxes < 1:
         raise InputError(f"a cluster of {boxes} machines; there must be at least 1")
@@ -36,7 +36,7 @@ def cluster(box: Topology, boxes: int, bytes_per_s: float, latency_s: float = 5e
 
 
 EXHAUSTIVE_DEVICES = 8
-"""Up to this many devices the search is complete; beyond it each worker takes the best devices that are left."""
+"""Up to this many devices the search is complete; beyond that each worker takes the best remaining devices."""
 
 _ISLAND_SHARE = 0.5
 
@@ -46,18 +46,18 @@ Worker = tuple[str, ...]
 class WorkerLayout:
     """The choice of devices on one machine.
 
-    A worker is as good as its narrowest pair of devices, and a choice of workers as good as its worst worker; among
-    equals the sum over the workers decides, then how well all chosen devices are joined.
+    Up to `EXHAUSTIVE_DEVICES`, a worker is rated by its narrowest device pair, and a choice of workers by its worst
+    worker; ties go to the larger sum over workers, then to the set of devices with the wider routes.
     """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.wiring = Wiring(topology)
 
-    # Caches on methods keep a layout alive; there is one for each plan, and all budgets ask it.
+    # Caches on methods keep a layout alive, but there is only one per plan, which all budgets use.
     @cache  # noqa: B019
     def workers(self, devices: int, degree: int) -> tuple[Worker, ...]:
-        """Workers of `degree` devices each, `devices` of the machine in all."""
+        """Workers of `degree` devices each, with `devices` devices in total."""
         if degree < 1 or devices < 1 or devices % degree:
             raise InputError(
                 f"{devices} devices in workers of {degree}: give at least 1, and a number that {degree} divides"
@@ -65,7 +65,7 @@ class WorkerLayout:
         there = len(self.topology.devices)
         if devices > there:
             raise InfeasibleError(
-                f"{devices} devices are asked for; topology {self.topology.name!r} has {there}: use a larger one, or "
+                f"{devices} devices were requested; topology {self.topology.name!r} has {there}: use a larger one, or "
                 "join several over a network"
             )
         search = self._best if there <= EXHAUSTIVE_DEVICES else self._greedy
@@ -73,16 +73,16 @@ class WorkerLayout:
 
     @cache  # noqa: B019
     def kinds(self, devices: int, degree: int) -> tuple[Worker, ...]:
-        """One worker of every kind among `workers`: kinds differ in more than names."""
+        """One worker of every kind among `workers`; workers of one kind differ only in names."""
         found: dict[tuple[object, ...], Worker] = {}
         for worker in self.workers(devices, degree):
             found.setdefault(signature(sub_topology(self.topology, worker)), worker)
         return tuple(found.values())
 
     def islands(self, devices: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Places of these devices in parts that are joined better inside than outside; empty unless of equal size.
+        """Positions of these devices by islands of the machine; empty unless there are several islands of equal size.
 
-        Two devices are in one part if a route of at least half the best rate between any two of the machine joins them.
+        Routes of at least half the best rate on the machine connect the devices of an island.
         """
         parts: dict[int, list[int]] = {}
         for place, name in enumerate(devices):
@@ -130,7 +130,7 @@ class WorkerLayout:
 
     @cache  # noqa: B019
     def rate(self, a: str, b: str) -> float:
-        """Bytes per second of the route between two devices; 0 where no links join them."""
+        """Bytes per second of the route between two devices; 0 if no links join them."""
         try:
             return 1 / self.wiring.channel(a, b).s_per_byte
         except InfeasibleError:
@@ -140,7 +140,7 @@ class WorkerLayout:
     def _joined(self, places: tuple[int, ...]) -> float:
         names = [self._names[place] for place in places]
         rates = [self.rate(a, b) for a, b in combinations(names, 2)]
-        # In this order: the narrowest pair, which holds up a ring, then the mean, which rings side by side share.
+        # First the narrowest pair, which limits a ring; then the mean, which counts for parallel rings.
         return min(rates, default=0.0) * 1e6 + sum(rates) / max(1, len(rates))
 
 
@@ -157,7 +157,7 @@ def partitions(devices: Sequence[str], size: int) -> Iterator[tuple[Worker, ...]
 
 
 def sub_topology(topology: Topology, devices: Sequence[str]) -> Topology:
-    """The machine with these devices alone: routers that lead nowhere else are left out."""
+    """The machine with only these devices; routers that no longer join two nodes are removed."""
     for name in devices:
         if name not in topology.device_index:
             raise InputError(f"{name!r} is not a device of topology {topology.name!r}; use one that it lists")
@@ -180,7 +180,7 @@ def sub_topology(topology: Topology, devices: Sequence[str]) -> Topology:
 
 
 def signature(topology: Topology) -> tuple[object, ...]:
-    """Equal for machines that differ in names alone, node by node in the order given."""
+    """A key that is equal for machines that differ only in names, node by node in the given order."""
     place = {node.id: position for position, node in enumerate(topology.nodes)}
     nodes = tuple(
         (node.type, node.memory_bytes, repr(node.flops_per_s), node.memory_bytes_per_s)
@@ -196,7 +196,7 @@ def signature(topology: Topology) -> tuple[object, ...]:
 
 
 def boxes_for(box: Topology, devices: int, network_bytes_per_s: float | None) -> Topology:
-    """The machine itself, or as many copies of it as the budget takes, joined by network cards."""
+    """The machine itself or, with a network, as many copies of it as `devices` needs."""
     boxes = -(-devices // len(box.devices))
     if network_bytes_per_s is not None:
         return cluster(box, boxes, network_bytes_per_s)

@@ -19,8 +19,8 @@ from dlplacer.planning.place import place
 class WorkerSplit:
     """The split of a worker's step over its devices.
 
-    `speedup`: SU^M: the step on one device ÷ on these. `shares`: The share of the gradients that each device holds;
-    empty for equal shares. `used`: The number of devices that run ops; 0 stands for all.
+    `speedup`: SU^M, the step time on one device ÷ that on these. `shares`: The share of the gradients that each device
+    holds; empty for equal shares. `used`: The number of devices that run ops; 0 means all.
     """
 
     speedup: float
@@ -35,16 +35,16 @@ class WorkerSplit:
 
 
 ModelParallel = Callable[[int, Topology | None], float | WorkerSplit | Iterable[WorkerSplit] | None]
-"""(M, the machine of one worker) → its speedup or its possible splits; None or nothing where M devices cannot do it.
+"""(M, the machine of one worker) → its speedup or its possible splits; None or no split if M devices cannot run it.
 
-The machine is None where the planner was given none.
+The machine is None if the planner has no topology.
 """
 
 ALONE = WorkerSplit(1.0, "one device")
 
 
 def splits_of(answer: float | WorkerSplit | Iterable[WorkerSplit] | None) -> tuple[WorkerSplit, ...]:
-    """The answer of a `ModelParallel` as a tuple."""
+    """The splits in the result of a `ModelParallel`."""
     if answer is None:
         return ()
     if isinstance(answer, WorkerSplit):
@@ -56,7 +56,7 @@ def splits_of(answer: float | WorkerSplit | Iterable[WorkerSplit] | None) -> tup
 
 @dataclass(frozen=True)
 class SpeedupTable:
-    """Speedups that are known: M → SU^M; degrees that are not listed cannot be used."""
+    """Known speedups: M → SU^M; degrees that are not listed cannot be used."""
 
     speedups: Mapping[int, float]
 
@@ -66,14 +66,14 @@ class SpeedupTable:
                 raise InputError(f"speedup {speedup} of {degree} devices: at least 2 devices and a positive speedup")
 
     def __call__(self, degree: int, _topology: Topology | None) -> WorkerSplit | None:
-        """The listed speedup."""
+        """The listed speedup of a degree; None if there is none."""
         return WorkerSplit(self.speedups[degree]) if degree in self.speedups else None
 
 
 class SplitPerMachine(ABC):
-    """A source of splits that looks at each kind of machine once: those that differ in names alone are one.
+    """A source of splits that plans once for all machines that differ only in names.
 
-    `single_s`: Step time on one device, to which speedups refer.
+    `single_s`: Step time on one device, the basis of speedups.
     """
 
     def __init__(self, graph: OpGraph, single_s: float) -> None:
@@ -93,17 +93,17 @@ class SplitPerMachine(ABC):
 
     @abstractmethod
     def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
-        """The split on a machine that was not tried before; None if there is none."""
+        """The split on a new machine; None if there is none."""
 
 
 class Placed(SplitPerMachine):
-    """Speedups from the solver: the graph is placed on the machine that a worker really gets.
+    """Speedups from the solver, which places the graph on the machine of each worker.
 
-    A machine whose memory the graph exceeds, or for which no plan was found in time, has no split.
+    A machine has no split if its memory is too small for the graph or no plan is found in time.
 
-    `stop`: Once it is set, the solve at hand ends, and KeyboardInterrupt is raised instead of starting others.
-    `solving`: Arguments of `dlplacer.planning.place.place`. One device needs no method; the limit and the gap are those
-    of many solves in a row, as a percent of a worker's step decides nothing here.
+    `stop`: Once it is set, the current solve ends, and KeyboardInterrupt is raised instead of starting others.
+    `solving`: Arguments of `dlplacer.planning.place.place`. The default limit and gap suit many solves in series,
+    because one percent of a worker's step decides nothing here. One device always uses the method ``single``.
     """
 
     def __init__(self, graph: OpGraph, single_s: float, stop: Event | None = None, **solving: Any) -> None:
@@ -118,14 +118,14 @@ class Placed(SplitPerMachine):
             shares = shares_of(self.graph, plan.placement.items(), topology)
             used = len({entry.device for entry in plan.ops if entry.end_s > entry.start_s})
             split = WorkerSplit(self.single_s / plan.makespan_s, "placement", 1, shares, used)
-        # Ctrl-C ends a solve with the best plan so far, or none; the solves that would follow are not wanted either.
+        # Ctrl-C ends a solve with the best plan so far, or none; it also cancels the following solves.
         if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
         return split
 
 
 def shares_of(graph: OpGraph, placed: Iterable[tuple[str, str]], topology: Topology) -> tuple[float, ...]:
-    """The share of the gradients that each device holds, by (op, its device); ops without gradients may be left out."""
+    """The share of the gradients on each device, from (op, its device); ops without gradients may be left out."""
     held = dict.fromkeys(topology.device_index, 0)
     for op, device in placed:
         held[device] += graph.op(op).gradient_bytes
@@ -136,8 +136,8 @@ def shares_of(graph: OpGraph, placed: Iterable[tuple[str, str]], topology: Topol
 class PipelinedWorkers(SplitPerMachine):
     """The best pipeline over all devices of a worker, with its number of micro-batches.
 
-    There is no split if the graph exceeds a machine's memory, has fewer parts than the machine has devices, or ops that
-    are held together.
+    There is no split if the graph exceeds a machine's memory, has fewer blocks than the machine has devices, or has
+    pins or colocated sets.
     """
 
     def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:

@@ -1,4 +1,4 @@
-"""The parts of a model that a pipeline cannot tear, ops grouped into blocks; and cuts, between which stages are."""
+"""Blocks of ops that a pipeline cannot separate, and cuts between blocks, which delimit stages."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 STAGE_INPUTS = ("input", "constant", "tangent")
-"""Kinds of ops that every stage has for itself: data are loaded by the stage that reads them."""
+"""Kinds of ops that every stage has itself, because a stage loads the data that it reads."""
 
 _WEIGHTS = ("parameter", "buffer")
 _CASTS = ("aten._to_copy",)
@@ -29,9 +29,9 @@ _SMALL = 0.001
 class Activation:
     """A tensor of the forward pass that ops of other blocks, or backward ops, read.
 
-    `maker`, `readers`: Positions of blocks; the maker is not among the readers. `bytes`: For the whole batch.
-    `gradient_bytes`: Bytes of its gradient: its own bytes if a weight comes before it, else 0. `is_saved`: True if a
-    backward op reads it, so that it stays until then.
+    `maker`, `readers`: Positions of blocks; the maker is not among the readers. `bytes`: Its bytes for the whole batch.
+    `gradient_bytes`: Bytes of its gradient: its own bytes if it depends on a trained weight, else 0. `is_saved`: True
+    if a backward op reads it, so that it is kept until then.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Tie:
-    """A weight, or unwritten buffer, that several blocks read: each further stage gets a copy of it, once a step.
+    """A weight, or unwritten buffer, that several blocks read; once per step it is copied to each further stage.
 
-    `home`, `readers`: Positions of blocks: of its first reader, where it is kept, and of the others. `bytes`,
-    `gradient_bytes`: Bytes that travel to a further stage, and back from it.
+    `home`, `readers`: Positions of the block that keeps it, with its first reader, and of the other readers' blocks.
+    `bytes`, `gradient_bytes`: Bytes sent to a further stage, and sent back from it.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Tie:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The forward ops of a graph in blocks, in an order in which blocks can run.
+    """The forward ops of a graph in blocks, in an order in which the blocks can run.
 
-    `members`: [block] → positions of its forward ops, weights among them. `backward`: [block] → positions of the
-    backward and optimizer ops that run where the block runs. `before`: [block] → the blocks whose tensors it reads.
+    `members`: [block] → positions of its forward ops, including weights. `backward`: [block] → positions of the
+    backward and optimizer ops on the block's device. `before`: [block] → the blocks whose tensors it reads.
     """
 
     graph: OpGraph
@@ -74,7 +74,7 @@ class Blocks:
 
     @cached_property
     def weight_bytes(self) -> tuple[int, ...]:
-        """[block] → weights, gradients and optimizer state."""
+        """[block] → bytes of weights, gradients and optimizer state."""
         ops = self.graph.ops
         return tuple(
             sum(ops[op].weight_bytes + ops[op].gradient_bytes + ops[op].state_bytes for op in (*ahead, *behind))
@@ -83,7 +83,7 @@ class Blocks:
 
     @cached_property
     def workspace_bytes(self) -> tuple[int, ...]:
-        """[block] → the largest workspace of its ops, for the whole batch."""
+        """[block] → bytes of the largest workspace of its ops, for the whole batch."""
         ops = self.graph.ops
         return tuple(
             max((ops[op].workspace_bytes for op in (*ahead, *behind)), default=0)
@@ -97,16 +97,15 @@ class Blocks:
 
 
 def blocks_of(graph: OpGraph) -> Blocks:
-    """The finest blocks that a pipeline can cut between.
+    """The finest blocks between which a pipeline can be cut.
 
-    In one block are: a weight, or a buffer that no op writes, and the forward ops of the first module that reads it or
-    its cast; any other buffer and all its readers; a colocation group; and an op that needs no other's data (a fill, a
-    cast of an input) and takes a thousandth of the step at most, with its first reader. Blocks that wait for each other
-    become one. Other modules that read a weight are tied to it, and may be in other stages.
+    These ops share a block: a weight, or a buffer that no op writes, with the forward ops of the first module that
+    reads it or its cast; any other buffer with all its readers; a colocation group; and an op without data from others
+    (a fill, a cast of an input) that takes at most a thousandth of the step, with its first reader. Blocks that wait
+    for each other are merged. Other modules that read a weight are tied to it, and may be in other stages.
 
-    Backward and update ops go with the block whose gradients they compute: that of their colocation group, of the
-    weight whose gradient they make, of the module that they name, of what they read from the forward pass; else with
-    the gradients that they read.
+    Backward and update ops belong to the block whose gradients they compute. It is determined, in this order, by their
+    colocation group, their weight's gradient, their module, the forward tensors and the gradients that they read.
     """
     from networkx.utils import UnionFind
 
@@ -125,9 +124,9 @@ def blocks_of(graph: OpGraph) -> Blocks:
 
 
 def _join_weights(graph: OpGraph, joined: "UnionFind") -> None:
-    """A weight goes with its readers, and the cast of one, as autocast makes it, with those that read the cast."""
+    """Join a weight with its readers, and autocast's cast of a weight with the readers of the cast."""
     weights: set[str] = set()
-    # A copy of a buffer that the step writes to would be stale.
+    # A copy of a buffer that the step writes would be stale.
     written = {op.colocate for op in graph.ops if op.kind == "mutation"}
     for name in graph.topological_order:
         at, op = graph.index[name], graph.op(name)
@@ -137,7 +136,7 @@ def _join_weights(graph: OpGraph, joined: "UnionFind") -> None:
             targets = (graph.index[edge.target] for edge in graph.edges_from[name])
             readers = [target for target in targets if target in joined.parents]
             has_copies = op.kind == "parameter" or (op.kind == "buffer" and op.colocate not in written)
-            # A reader of another module than the first one's may be in another stage.
+            # A reader in another module than the first reader may be in another stage.
             first = graph.ops[min(readers)].module if readers else None
             anywhere = not has_copies or first is None
             joined.union(at, *(one for one in readers if anywhere or graph.ops[one].module in (None, first)))
@@ -171,7 +170,7 @@ def _join_fills(graph: OpGraph, joined: "UnionFind") -> None:
 
 
 def _ordered(graph: OpGraph, joined: "UnionFind") -> tuple[tuple[tuple[int, ...], ...], tuple[frozenset[int], ...]]:
-    """Sets that wait for each other become one; then all in an order in which they can run."""
+    """The blocks, and the blocks before each, in a feasible order; sets that wait for each other are merged."""
     import networkx as nx
 
     sets = list(joined.to_sets())
@@ -270,7 +269,7 @@ def _activations(graph: OpGraph, block_of: Mapping[int, int]) -> Iterable[Activa
 
 
 def _after_weights(graph: OpGraph, block_of: Mapping[int, int]) -> set[int]:
-    """Ops whose results depend on a trained weight; all, if the graph does not say which weights are trained."""
+    """Ops whose results depend on a trained weight; all ops if the graph does not show the trained weights."""
     trained = _trained(graph)
     if not trained:
         return set(block_of)
@@ -286,12 +285,12 @@ def _after_weights(graph: OpGraph, block_of: Mapping[int, int]) -> set[int]:
 
 
 def _trained(graph: OpGraph) -> set[str | None]:
-    """Colocation groups of the weights that get a gradient; empty if the graph does not say which do."""
+    """Colocation groups of the weights with a gradient; empty if the graph has no ops of kind ``gradient``."""
     return {op.colocate for op in graph.ops if op.kind == "gradient"}
 
 
 def require_stages(blocks: Blocks, stages: int) -> None:
-    """Raise InfeasibleError unless a graph has as many blocks as stages."""
+    """Raise InfeasibleError if a graph has fewer blocks than stages."""
     if len(blocks.members) < stages:
         raise InfeasibleError(
             f"graph {blocks.graph.name!r} has {len(blocks.members)} parts that a pipeline can separate, fewer than the "
@@ -306,8 +305,8 @@ MOST_CUTS = 1500
 class Cuts:
     """The cuts of a graph, from the empty set to all blocks.
 
-    `inside`: [cut, block] → whether the block is before the cut. `exact`: True if these are all cuts of the graph; else
-    they follow one order of the blocks.
+    `inside`: [cut, block] → whether the block is before the cut. `exact`: True if these are all cuts of the graph, and
+    False if they follow one order of the blocks.
     """
 
     blocks: Blocks
@@ -321,7 +320,7 @@ class Cuts:
 
     @cached_property
     def nested(self) -> Any:
-        """[earlier cut, later cut] → whether the earlier one is within the later one, and not the same."""
+        """[earlier cut, later cut] → whether the earlier cut is a proper subset of the later one."""
         inside = self.inside.astype(np.float32)
         missing = inside @ (1 - inside).T
         return (missing == 0) & ~np.eye(self.count, dtype=bool)
@@ -332,20 +331,20 @@ class Cuts:
 
     @cached_property
     def forward_bytes(self) -> Any:
-        """[cut] → bytes of the tensors that cross it: made before it, read behind it, for the whole batch.
+        """[cut] → bytes of the tensors, for the whole batch, that are produced before it and read after it.
 
-        Between the first and last stages that use it, a tensor passes through every stage.
+        A tensor passes through every stage between the first and the last that use it.
         """
         return self._crosses @ np.array([tensor.bytes for tensor in self.blocks.activations], dtype=float)
 
     @cached_property
     def backward_bytes(self) -> Any:
-        """[cut] → bytes of the gradients that cross it the other way."""
+        """[cut] → bytes of the gradients that cross it in the other direction."""
         return self._crosses @ np.array([tensor.gradient_bytes for tensor in self.blocks.activations], dtype=float)
 
     @cached_property
     def _unsaved(self) -> Any:
-        """[tensor] → its bytes if no backward op reads it, so that only stages that pass it on keep it; else 0."""
+        """[tensor] → its bytes if no backward op reads it; only stages that pass it on keep such a tensor; else 0."""
         activations = self.blocks.activations
         return np.array([0 if tensor.is_saved else tensor.bytes for tensor in activations], dtype=float)
 
@@ -356,18 +355,18 @@ class Cuts:
 
     @cached_property
     def passing_bytes(self) -> Any:
-        """[earlier cut, later cut] → bytes of `unstashed_bytes` that cross both: they come in and go out again."""
+        """[earlier cut, later cut] → bytes of `unstashed_bytes` that cross both cuts, and so pass through the stage."""
         sizes = self._unsaved
-        # What crosses one cut alone passes through no stage; most tensors of a chain are of that kind.
+        # A tensor that crosses only one cut passes through no stage; most tensors of a chain are like this.
         twice = np.flatnonzero((sizes > 0) & (self._crosses.sum(axis=0) > 1))
         crosses = self._crosses[:, twice].astype(float)
         return (crosses * sizes[twice]) @ crosses.T
 
     @cached_property
     def tied_bytes(self) -> Any:
-        """[earlier cut, later cut] → bytes of copies that the stage between has of weights kept in other stages.
+        """[earlier cut, later cut] → bytes of the copies in the stage between them of weights kept in other stages.
 
-        Each counts twice where it is trained: the copy, and its part of the gradient.
+        A trained weight counts twice: the copy, and its part of the gradient.
         """
         found = np.zeros((self.count, self.count))
         for tie in self.blocks.ties:
@@ -379,7 +378,7 @@ class Cuts:
 
     @cached_property
     def saved_bytes(self) -> Any:
-        """[cut] → bytes of the tensors made before it that a backward op reads."""
+        """[cut] → bytes of the tensors that are produced before it and read by a backward op."""
         per_block = np.zeros(len(self.blocks.members))
         for tensor in self.blocks.activations:
             per_block[tensor.maker] += tensor.bytes if tensor.is_saved else 0
@@ -399,7 +398,7 @@ class Cuts:
 def cuts_of(blocks: Blocks) -> Cuts:
     """All cuts of a graph, or those along one order of its blocks if there are more than `MOST_CUTS`.
 
-    A cut is a set of blocks with all that comes before them (an order ideal), so that data cross it in one direction.
+    A cut is a set of blocks together with all their predecessors (an order ideal), so data cross it in one direction.
     """
     count = len(blocks.members)
     found = _ideals(blocks)

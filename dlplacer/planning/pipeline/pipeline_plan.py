@@ -17,7 +17,7 @@ from dlplacer.planning.pipeline.schedules import Action, Order, stage_ranks
 class Hop:
     """The route from a stage to the next.
 
-    `forward_s`, `backward_s`: Seconds for the activations of a micro-batch one way, for their gradients the other way.
+    `forward_s`, `backward_s`: Seconds to send the activations of a micro-batch forward, and their gradients back.
     `forward_directions`, `backward_directions`: The link directions that a transfer occupies; transfers that share one
     take turns.
     """
@@ -30,10 +30,10 @@ class Hop:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds of a stage for one micro-batch, and once per step.
+    """Seconds of a stage for one micro-batch, and of its update once per step.
 
-    `forward_s`, `backward_s`: One pass; the backward one for inputs and weights together. `weight_s`: The part of a
-    backward in two parts that is for the weights.
+    `forward_s`, `backward_s`: Seconds of one pass; the backward pass computes gradients of inputs and weights.
+    `weight_s`: The part of the backward pass that computes only gradients of weights, if it is split in two.
     """
 
     forward_s: float
@@ -42,17 +42,17 @@ class StageTimes:
     update_s: float = 0.0
 
     def of(self, kind: str) -> float:
-        """Seconds of an action of this kind."""
+        """The seconds of an action of this kind."""
         first_part_s = max(0.0, self.backward_s - self.weight_s)
         return {"F": self.forward_s, "B": self.backward_s, "I": first_part_s, "W": self.weight_s}[kind]
 
 
 @dataclass(frozen=True, slots=True)
 class TiedStages:
-    """A weight of one stage that another one reads too.
+    """A weight of one stage that another stage also reads.
 
-    `there_s`, `back_s`: Seconds to send the weight at the beginning of a step, and its gradient behind the reader's
-    last backward.
+    `there_s`, `back_s`: Seconds to send the weight at the start of a step, and its gradient after the reader's last
+    backward pass.
     """
 
     home: int
@@ -63,7 +63,7 @@ class TiedStages:
 
 @dataclass(frozen=True, slots=True)
 class ActionSpan:
-    """An action, or the transfer of its result, with its begin and end."""
+    """An action, or the transfer of its result, with its start and end."""
 
     action: Action
     begin_s: float
@@ -74,8 +74,8 @@ class ActionSpan:
 class PipelineTimeline:
     """The start and end of every pass and transfer.
 
-    `transfers`: All transfers, named by the action whose result travels. `step_s`: The end of the last rank, its
-    optimizer included.
+    `transfers`: All transfers, named by the action whose result is sent. `step_s`: The end of the last rank, optimizer
+    included.
     """
 
     ranks: tuple[tuple[ActionSpan, ...], ...]
@@ -85,12 +85,12 @@ class PipelineTimeline:
 
     @property
     def busy_s(self) -> float:
-        """Seconds in which ranks compute, all ranks together."""
+        """Seconds of computation, summed over the ranks."""
         return sum(span.end_s - span.begin_s for spans in self.ranks for span in spans) + sum(self.update_s)
 
     @property
     def bubble(self) -> float:
-        """Share of the ranks' time in which they wait."""
+        """The share of the ranks' time that they spend waiting."""
         whole_s = len(self.ranks) * self.step_s
         return 1 - self.busy_s / whole_s if whole_s else 0.0
 
@@ -98,13 +98,13 @@ class PipelineTimeline:
 def play(
     order: Order, stages: Sequence[StageTimes], hops: Sequence[Hop], ties: Sequence[TiedStages] = ()
 ) -> PipelineTimeline:
-    """The step as it runs: every rank takes its actions in order, each as soon as its data are there.
+    """The simulated step: every rank runs its actions in order, each as soon as its data arrive.
 
-    A transfer starts when its pass has ended and its link directions are free, first come first served, and does not
-    keep the rank from going on.
+    A transfer starts when its pass has ended and its link directions are free, first come, first served; the rank
+    continues meanwhile.
 
-    `hops`: [stage] → the route to stage + 1; stages of one rank hand over at once. `ties`: Weights that cross between
-    stages once a step, over links that nothing else keeps busy.
+    `hops`: [stage] → the route to stage + 1; transfers within a rank take no time. `ties`: Weights that are sent
+    between stages once per step, over links that count as free.
     """
     return _Player(order, stages, hops, ties).play()
 
@@ -151,7 +151,7 @@ class _Player:
         return PipelineTimeline(tuple(map(tuple, self.spans)), tuple(self.transfers), step_s, update_s)
 
     def _ready(self, rank: int) -> tuple[float, int] | None:
-        """The earliest start of the rank's next action, or None while it waits for one that has not run."""
+        """The earliest start of the rank's next action, or None while it waits for an action that has not run."""
         if self.next[rank] == len(self.order[rank]):
             return None
         action = self.order[rank][self.next[rank]]
@@ -185,7 +185,7 @@ class _Player:
             heappush(self.waiting, (now_s, self.number, action, there, hop))
 
     def _send(self, now_s: float, _number: int, action: Action, there: int, hop: Hop) -> None:
-        """The transfer that has waited longest, as soon as its link directions are free."""
+        """Send the transfer that has waited longest as soon as its link directions are free."""
         ahead = there > action.stage
         takes_s, directions = (
             (hop.forward_s, hop.forward_directions) if ahead else (hop.backward_s, hop.backward_directions)
@@ -207,10 +207,10 @@ _TIMES, _SIZES = ("forward", "backward", "weight", "update"), ("memory", "sends"
 class Stage(StageTimes):
     """A contiguous part of the model on a device, with its times for one micro-batch.
 
-    `ops`: Its forward ops, weights among them, in an order in which they can run. `later`: Its backward ops that
-    earlier stages wait for, those for its weights alone, and its optimizer ops. `memory_bytes`: Weights, gradients,
-    state, and what the micro-batches in flight keep. `sends_bytes`, `returns_bytes`: Per micro-batch: activations to
-    the next stage, gradients that come back from it.
+    `ops`: Its forward ops, including weights, in an order in which they can run. `later`: Its backward ops that earlier
+    stages wait for, its other backward ops, and its optimizer ops. `memory_bytes`: Weights, gradients, state, and the
+    tensors of the micro-batches in flight. `sends_bytes`, `returns_bytes`: Bytes per micro-batch of the activations
+    sent to the next stage and of the gradients received from it.
     """
 
     device: str
@@ -222,18 +222,18 @@ class Stage(StageTimes):
     later: tuple[tuple[str, ...], ...] = ((), (), ())
 
     def to_dict(self) -> dict[str, Any]:
-        """As in ``dlplacer pipeline --json``; ops are told by the first, the last and their number."""
+        """The stage in ``dlplacer pipeline --json``: its fields without `later`, and the number of its ops."""
         told = {name: value for name, value in vars(self).items() if name != "later"}
         return {**told, "op_count": len(self.ops), "ops": list(self.ops)}
 
 
 @dataclass(frozen=True, repr=False)
 class PipelinePlan(Shown):
-    """Stages, schedule and prediction.
+    """The stages, the schedule and the prediction of a pipeline.
 
-    `exact`: True if the split is that of least bottleneck among all contiguous ones on its devices, and all sequences
-    of devices were compared, rather than a choice of either. `single_device_s`: The whole batch on the best single
-    device; None if it fits on none.
+    `exact`: True if the split has the least bottleneck of all contiguous splits on its devices, and all sequences of
+    devices were compared. `single_device_s`: Seconds of the whole batch on the best single device; None if it fits on
+    none.
     """
 
     name: str
@@ -261,7 +261,7 @@ class PipelinePlan(Shown):
 
     @property
     def speedup(self) -> float | None:
-        """Best single device ÷ pipeline."""
+        """`single_device_s` ÷ `step_s`; None if the batch fits on no single device."""
         return None if self.single_device_s is None else self.single_device_s / self.step_s
 
     @property
@@ -271,11 +271,11 @@ class PipelinePlan(Shown):
 
     @property
     def stage_of(self) -> Mapping[str, int]:
-        """Forward op → stage."""
+        """Forward op → number of its stage."""
         return {op: number for number, stage in enumerate(self.stages) for op in stage.ops}
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer pipeline --json`` prints, but for the comparison with op placement."""
+        """The object that ``dlplacer pipeline --json`` prints, without the comparison with op placement."""
         names = ("name", "schedule", "micro_batches", "step_s", "bottleneck_s", "exact", "single_device_s", "speedup")
         return {
             **{name: getattr(self, name) for name in names},

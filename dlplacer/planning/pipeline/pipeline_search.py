@@ -1,4 +1,4 @@
-"""The front door of pipelining: graph and machine in, the best pipeline out."""
+"""Entry point of pipeline planning: the best pipeline for a graph on a machine."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,8 +25,8 @@ from dlplacer.planning.pipeline.stage_split import SplitProblem, StageSplit, bes
 def evaluated(
     work: PipelineWorkload, problem: SplitProblem, split: StageSplit, order: Order, schedule: str
 ) -> PipelinePlan:
-    """The plan of a split: every stage's times, memory and transfers, and the schedule played with them."""
-    # The first stage whose border holds the block.
+    """The plan of a split: every stage's times, memory and transfers, and the timeline simulated from them."""
+    # The first stage whose border contains the block.
     stage_of_block = problem.cuts.inside[list(split.borders)].argmax(axis=0).tolist()
     stages = tuple(_stages(work, problem, split, stage_of_block))
     timeline = play(order, stages, _hops(problem, split), _ties(work, problem, stage_of_block))
@@ -45,10 +45,10 @@ def evaluated(
 
 
 def _stage_of_later(work: PipelineWorkload, stage_of_block: Sequence[int]) -> dict[int, int]:
-    """Backward or optimizer op → the stage of its block, or an earlier one that a gradient which it reads comes from.
+    """Backward or optimizer op → the stage of its block, or an earlier stage that computes a gradient that it reads.
 
-    Blocks stand in one order of those that there are, so that of two blocks the later one may be in the earlier stage;
-    gradients pass from stage to stage one way alone.
+    The order of the blocks is one of several, so the later of two blocks may be in the earlier stage. Gradients pass
+    from stage to stage in only one direction.
     """
     graph = work.graph
     stage_of: dict[int, int] = {}
@@ -98,7 +98,7 @@ def _stages(
 
 
 def _leading(work: PipelineWorkload, stage_of_op: Mapping[int, int]) -> set[int]:
-    """Backward ops that an earlier stage waits for; the others are for the weights of their own stage alone."""
+    """Backward ops that an earlier stage waits for; the others serve only the weights of their own stage."""
     graph = work.graph
     leading: set[int] = set()
     for name in reversed(graph.topological_order):
@@ -123,7 +123,7 @@ def _hops(problem: SplitProblem, split: StageSplit) -> list[Hop]:
 
 
 def _ties(work: PipelineWorkload, problem: SplitProblem, stage_of_block: Sequence[int]) -> list[TiedStages]:
-    """Weights that stages read of each other, each once for every stage that does."""
+    """Weights that a stage reads from another, each once for every reading stage."""
     devices = [problem.device(stage).id for stage in range(problem.stages)]
     found = []
     for tie in problem.cuts.blocks.ties:
@@ -152,7 +152,7 @@ def plan_pipeline(
 ) -> PipelinePlan:
     """The pipeline of least predicted step time.
 
-    Raises InfeasibleError if no split fits the memories; names the least that the fullest stage needs.
+    Raises InfeasibleError if no split fits into the memories; it gives the least bytes that the fullest stage needs.
     """
     search = Search(graph, topology)
     ranks = [stages] if stages is not None else range(2, max(2, len(topology.devices)) + 1)
@@ -189,7 +189,7 @@ def plan_pipeline(
 
 
 def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
-    """Numbers of micro-batches worth trying: divisors of the batch if the graph tells it, else powers of two."""
+    """Numbers of micro-batches worth trying: divisors of the batch if the graph gives it, else powers of two."""
     batch = batch_of(graph)
     most = _MOST_PER_DEVICE * ranks
     if batch is None:
@@ -202,7 +202,7 @@ class Search:
 
     def __init__(self, graph: OpGraph, topology: Topology) -> None:
         if graph.constraints:
-            raise InputError("a pipeline keeps no pins or colocated ops; drop them, or place ops instead")
+            raise InputError("a pipeline does not support pins or colocated ops; drop them, or place ops instead")
         self.work = PipelineWorkload(graph, topology)
         self.graph, self.topology, self.blocks = self.work.graph, topology, self.work.blocks
         self._chains: dict[tuple[int, bool], tuple[list[DeviceChain], bool]] = {}
@@ -213,7 +213,7 @@ class Search:
         return cuts_of(self.blocks)
 
     def plan(self, ranks: int, micro_batches: int, schedule: str) -> PipelinePlan:
-        """The best pipeline over so many devices under a schedule."""
+        """The best pipeline over `ranks` devices with a schedule."""
         order = order_of(schedule, ranks, micro_batches, self.blocks.trains)
         problems, all_tried = self.problems(order, micro_batches)
         found = [(problem, best_split(problem)) for problem in problems]
@@ -234,7 +234,7 @@ class Search:
         return best if exact else replace(best, exact=False)
 
     def problems(self, order: Order, micro_batches: int) -> tuple[list[SplitProblem], bool]:
-        """A split problem for each sequence of devices worth trying; True if these are all sequences."""
+        """A split problem for each sequence of devices worth trying, and whether these cover all sequences."""
         held = in_flight(order)
         require_stages(self.blocks, len(held))
         key = len(order), len(held) > len(order)
@@ -254,7 +254,7 @@ class Search:
         need = format_bytes(min(map(least_memory_bytes, problems)))
         largest = max(self.topology.devices, key=lambda device: device.memory_bytes or 0)
         each = problem.stages // len(problem.chain.devices)
-        part = f" a {each}th part of its device each" if each > 1 else ""
+        part = f" into 1/{each} of its device per stage" if each > 1 else ""
         return (
             f"no split into {problem.stages} stages fits{part}: in the best one the fullest stage needs {need} with "
             f"{max(problem.held)} of {problem.micro_batches} micro-batches in flight, and the largest device "

@@ -1,4 +1,4 @@
-"""A graph on a machine as pipelines see it: its blocks, the costs of its ops, and the sequences of devices to try."""
+"""The data of a graph on a machine for pipelines: blocks, op costs, and the sequences of devices to try."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -24,12 +24,12 @@ WEIGHTS = ("parameter", "buffer")
 
 
 def batch_of(graph: OpGraph) -> int | None:
-    """The most plausible of `batch_sizes`; None if the graph was not captured."""
+    """The most plausible of `batch_sizes`; None if there is none."""
     return next(iter(batch_sizes(graph)), None)
 
 
 def batch_sizes(graph: OpGraph) -> list[int]:
-    """Sizes that the batch of a captured step may have: of dimension 0, or 1, in as many inputs as any other size."""
+    """Possible batch sizes of a captured step: the sizes of dimension 0, or 1, that most inputs share."""
     shapes = [tuple(entry.get("shape") or ())[:2] for entry in (graph.capture or {}).get("args", ())]
     sizes = [(int(shape[dim]), dim) for dim in (0, 1) for shape in shapes if dim < len(shape)]
     shared = {size: sum(size in shape for shape in shapes) for size, _ in sizes}
@@ -41,10 +41,10 @@ _TRAINING_ARGUMENT = 5
 
 
 def mixing_warnings(graph: OpGraph, micro_batches: int) -> tuple[str, ...]:
-    """Warnings of results that a step computes differently in micro-batches; empty if no such op is known.
+    """Warnings about ops whose results change in micro-batches; empty if there are none.
 
-    Batch norm in training mode takes mean and variance over the samples of one micro-batch. Its outputs, gradients and
-    running statistics then differ from those of a step on the whole batch.
+    Batch norm in training mode computes mean and variance over the samples of one micro-batch. Its outputs, gradients
+    and running statistics then differ from those of a step on the whole batch.
     """
     norms = list({op.origin or op.id: op for op in graph.ops if _is_training_batch_norm(op)}.values())
     if micro_batches < 2 or not norms:
@@ -69,9 +69,9 @@ def _is_training_batch_norm(op: Op) -> bool:
 class PipelineWorkload:
     """A graph on a machine, prepared once for all numbers of stages and micro-batches.
 
-    An op's time for a micro-batch shrinks as its roofline does: FLOPs and bytes by the share of the batch, but neither
-    the weights that it reads nor the weight gradients that it makes, nor the least time of an op. Where no rates are
-    known, the time shrinks by the share. Updates do not shrink.
+    An op's time for a micro-batch shrinks in proportion to its roofline time: FLOPs and bytes shrink by the share of
+    the batch, but weights that it reads, weight gradients that it writes and the least time of an op do not. Without
+    known rates, the time shrinks by the share. Updates do not shrink.
     """
 
     def __init__(self, graph: OpGraph, topology: Topology) -> None:
@@ -111,7 +111,7 @@ class PipelineWorkload:
         return read + sum({edge.output: edge.bytes for edge, to in readers if to.kind == "gradient"}.values())
 
     def block_s(self, times: Sequence[float]) -> Any:
-        """[block] → seconds, forward and backward, of ops that take these; updates are left out."""
+        """[block] → seconds of its forward and backward ops, without updates, from the times of the ops."""
         ops = self.graph.ops
         return np.array(
             [
@@ -122,12 +122,12 @@ class PipelineWorkload:
 
     @cached_property
     def rank(self) -> dict[int, int]:
-        """Op → its place in topological order."""
+        """Op → its position in topological order."""
         return {self.graph.index[name]: place for place, name in enumerate(self.graph.topological_order)}
 
     @cached_property
     def single_device_s(self) -> float | None:
-        """Seconds of the whole batch on the best device whose memory holds all; None if none does."""
+        """Seconds of the whole batch on the best device whose memory holds all of it; None if none does."""
         blocks = self.blocks
         kept = sum(tensor.bytes for tensor in blocks.activations if tensor.is_saved)
         need = sum(blocks.weight_bytes) + kept + max(blocks.workspace_bytes, default=0)
@@ -152,8 +152,8 @@ MOST_KEPT = 32
 class DeviceChain:
     """Devices in the order of the stages, stage k on device k mod p, with the routes between neighbours.
 
-    `forward`, `backward`: [rank] → cost of the route to the next rank (the last one's leads to the first) and of the
-    route back.
+    `forward`, `backward`: [rank] → cost of the route to the next rank (from the last to the first) and of the route
+    back.
     """
 
     devices: tuple[Device, ...]
@@ -163,13 +163,13 @@ class DeviceChain:
     backward_directions: tuple[tuple[LinkDirection, ...], ...]
 
     def routes(self, wraps: bool) -> Routes:
-        """The numbers of all routes that stages use; smaller is better."""
+        """Latencies and seconds per byte of all routes that stages use; smaller is better."""
         count = len(self.devices) if wraps else len(self.devices) - 1
         lines = (*self.forward[:count], *self.backward[:count])
         return tuple(number for line in lines for number in (line.latency_s, line.s_per_byte))
 
     def shared(self, wraps: bool) -> Shared:
-        """The routes that share a link direction, by their numbers: their transfers take turns."""
+        """The numbers of the routes that share a link direction, so that their transfers take turns."""
         count = len(self.devices) if wraps else len(self.devices) - 1
         users: dict[LinkDirection, list[int]] = defaultdict(list)
         for number, directions in enumerate((*self.forward_directions[:count], *self.backward_directions[:count])):
@@ -179,14 +179,14 @@ class DeviceChain:
 
 
 def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) -> tuple[list[DeviceChain], bool]:
-    """The sequences of so many devices that no other one dominates; True if all sequences were tried.
+    """The sequences of `ranks` devices that no other sequence dominates, and whether all sequences were tried.
 
-    Of two sequences with the same types and memories, one whose routes are all at least as cheap and share no
-    link directions that those of the other do not makes every split at least as good, so the other is left out.
+    A sequence dominates another with the same types and memories if all its routes are at least as cheap and share no
+    link directions that the other's do not. Then every split is at least as good on it.
 
-    `wraps`: True if a stage on the last device hands over to one on the first.
+    `wraps`: True if a stage on the last device sends to a stage on the first.
 
-    Raises InfeasibleError if no sequence of them is joined by links.
+    Raises InfeasibleError if links join no such sequence.
     """
     count = len(wiring.topology.devices)
     if not 1 <= ranks <= count:
@@ -225,7 +225,7 @@ def _chain(wiring: Wiring, names: tuple[str, ...]) -> DeviceChain | None:
 
 
 def _sequences(topology: Topology, ranks: int) -> Iterator[tuple[str, ...]]:
-    """All sequences of different devices; of devices that nothing tells apart the first unused one stands for all."""
+    """All sequences of different devices; the first unused one represents all interchangeable devices."""
     leader: dict[str, str] = {}
     for device in topology.devices:
         alike = (name for name in leader.values() if _are_twins(topology, device, topology.device(name)))
@@ -243,7 +243,7 @@ def _sequences(topology: Topology, ranks: int) -> Iterator[tuple[str, ...]]:
 
 
 def _are_twins(topology: Topology, one: Device, other: Device) -> bool:
-    """True if the machine stays the same when the two change places."""
+    """True if swapping the two devices leaves the machine unchanged."""
     if (one.type, one.memory_bytes) != (other.type, other.memory_bytes):
         return False
     links = {

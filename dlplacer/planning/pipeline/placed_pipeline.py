@@ -1,4 +1,4 @@
-"""A pipeline as a plan: every copy of an op on the device of its stage, in the order that the schedule gives it."""
+"""A pipeline as a plan: every copy of an op is on the device of its stage, in the order of the schedule."""
 
 import time
 from collections.abc import Sequence
@@ -22,17 +22,16 @@ from dlplacer.solvers.instance.schedule import Outcome
 
 _ENDS = ("gradient", "mutation")
 Place = tuple[int, int]
-"""Position of an action in its rank's order, and 1 for what only the stage's own weights wait for, else 0."""
+"""Position of an action in its rank's order, and 1 for ops that serve only the stage's own weights, else 0."""
 
 
 def placed_pipeline(pipeline: PipelinePlan, graph: OpGraph, topology: Topology) -> Plan:
-    """The plan of a pipeline: its times from a replay, its bound from the critical path and the area.
+    """The plan of a pipeline, with its times from a replay and its bound from the critical path and the area.
 
-    `graph`: The step that the pipeline was planned for, rewritten to its micro-batches.
+    `graph`: The step that the pipeline was planned for, rewritten into its micro-batches.
 
-    Raises MismatchError if a micro-batch has other ops than the batch that the pipeline was planned for;
-    InfeasibleError if a device's memory does not hold its stages' tensors; the pipeline counts them by stage, a plan
-    one by one.
+    Raises MismatchError if a micro-batch has other ops than the planned batch, and InfeasibleError if a device's memory
+    does not hold its stages' tensors; this is possible because a pipeline counts tensors per stage, a plan one by one.
     """
     began = time.monotonic()
     problem = build_problem(with_times(graph, topology), topology, Options(step="joint"))
@@ -56,7 +55,7 @@ def placed_pipeline(pipeline: PipelinePlan, graph: OpGraph, topology: Topology) 
 class _Expansion:
     """The devices and times of all ops of the micro-batches.
 
-    An op that is no copy (an input, the sum of two gradients) goes with what it reads, or with its first reader.
+    An op that is not a copy (an input, the sum of two gradients) is placed with its inputs or with its first reader.
     """
 
     def __init__(self, pipeline: PipelinePlan, graph: OpGraph) -> None:
@@ -75,14 +74,14 @@ class _Expansion:
 
     @property
     def order(self) -> list[str]:
-        """All ops, action after action; in topological order within one, with ops that lead to other stages first."""
+        """All ops, action by action; in each, ops that other stages wait for come first, then by topological order."""
         rank = {name: position for position, name in enumerate(self.graph.topological_order)}
         return sorted(self.graph.index, key=lambda name: (self.place[name], rank[name]))
 
     def _place_known(self) -> None:
-        """Copies of the pipeline's ops, and those of its ops that all micro-batches share."""
+        """Place the copies of the pipeline's ops, and the ops that all micro-batches share."""
         end, index = (max(map(len, self.pipeline.order)), 0), self.graph.index
-        # (stage, kind, micro-batch) → position among the rank's actions; a whole backward is I and W at once.
+        # (stage, kind, micro-batch) → position among the rank's actions; a whole backward action is both I and W.
         actions = {
             (action.stage, kind, action.micro_batch): position
             for in_order in self.pipeline.order
@@ -113,7 +112,7 @@ class _Expansion:
 
 
 def _require_same_ops(pipeline: PipelinePlan, graph: OpGraph) -> None:
-    """Ids would mean other ops: where a batch has one sample, torch leaves out copies and counts on without them."""
+    """Check the ids: for a batch of one sample torch leaves out copies, so that ids would mean other ops."""
     planned = dict.fromkeys(name for stage in pipeline.stages for names in (stage.ops, *stage.later) for name in names)
     made = {op.origin[0] if op.origin else op.id: op for op in graph.ops}
     other = [name for name in planned if name not in made]

@@ -1,4 +1,4 @@
-"""The orders in which ranks take micro-batches: GPipe, 1F1B, interleaved 1F1B, zero-bubble; actions print as 2F0."""
+"""The orders in which ranks run micro-batches: GPipe, 1F1B, interleaved 1F1B, zero-bubble; actions print as 2F0."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dlplacer.core.errors import InputError
 class Action:
     """One pass of one micro-batch through one stage.
 
-    `kind`: ``F``: forward; ``B``: backward; ``I`` and ``W``: backward for the inputs, and for the weights, alone.
+    `kind`: ``F``: forward; ``B``: backward; ``I`` and ``W``: backward for only the inputs, and for only the weights.
     """
 
     stage: int
@@ -22,7 +22,7 @@ class Action:
 
 
 Order = tuple[tuple[Action, ...], ...]
-"""[rank] → its actions, one after another."""
+"""[rank] → its actions in order."""
 
 
 def stage_ranks(order: Order) -> dict[int, int]:
@@ -31,14 +31,14 @@ def stage_ranks(order: Order) -> dict[int, int]:
 
 
 def write_csv(order: Order) -> str:
-    """The order as torch's pipeline runtime reads it: a line per rank, actions separated by commas."""
+    """The order in the format of torch's pipeline runtime: a line per rank, actions separated by commas."""
     return "".join(",".join(map(str, actions)) + "\n" for actions in order)
 
 
 def in_flight(order: Order) -> Mapping[int, int]:
-    """Stage → the most micro-batches whose activations it holds at once: forward done, backward not.
+    """Stage → the most micro-batches in flight at any time, whose forward pass is done and whose backward pass is not.
 
-    If the backward pass has two parts, activations stay until the second.
+    If the backward pass has two parts, activations are kept until the second.
     """
     most: dict[int, int] = {}
     for actions in order:
@@ -62,17 +62,17 @@ def gpipe(ranks: int, micro_batches: int) -> Order:
 
 
 def forward_only(ranks: int, micro_batches: int) -> Order:
-    """All micro-batches forward: inference."""
+    """All micro-batches forward, for inference."""
     return tuple(tuple(Action(rank, "F", number) for number in range(micro_batches)) for rank in range(ranks))
 
 
 def one_forward_one_backward(ranks: int, micro_batches: int) -> Order:
-    """Backward as soon as there is one to do, so that rank r holds p − r micro-batches at most (PipeDream-flush)."""
+    """Backward as soon as possible, so that rank r holds at most p − r micro-batches (PipeDream-flush)."""
     return tuple(tuple(_alternating(rank, ranks - rank, micro_batches)) for rank in range(ranks))
 
 
 def zero_bubble(ranks: int, micro_batches: int) -> Order:
-    """ZB-H1: 1F1B whose backward for the weights waits, on rank r for r further micro-batches."""
+    """ZB-H1: 1F1B in which rank r delays the backward pass for the weights by r micro-batches."""
     order = []
     for rank in range(ranks):
         actions: list[Action] = []
@@ -91,9 +91,9 @@ def zero_bubble(ranks: int, micro_batches: int) -> Order:
 
 
 def interleaved(ranks: int, micro_batches: int, per_rank: int = 2) -> Order:
-    """1F1B with several stages a rank, stage k on rank k mod p (Narayanan et al., 2021): smaller stages, less bubble.
+    """1F1B with several stages per rank, stage k on rank k mod p (Narayanan et al., 2021), for a smaller bubble.
 
-    Raises InputError if the micro-batches do not make whole rounds of p.
+    Raises InputError if p does not divide the number of micro-batches.
     """
     if micro_batches % ranks:
         raise InputError(f"interleaved: {micro_batches} micro-batches on {ranks} devices; use a multiple of {ranks}")
@@ -116,14 +116,14 @@ SCHEDULES: dict[str, Callable[[int, int], Order]] = {
     "interleaved": interleaved,
     "zero-bubble": zero_bubble,
 }
-"""Name → the order on so many ranks for so many micro-batches. Interleaved has two stages a rank, the others one."""
+"""Name → function from ranks and micro-batches to an order; interleaved has two stages per rank, the others one."""
 
 MOST_MICRO_BATCHES = 2**16
-"""A schedule lists every pass of every micro-batch; with more the list, not the plan, would be the work."""
+"""Limit on micro-batches: a schedule lists every pass of each, and longer lists would take most of the time."""
 
 
 def order_of(schedule: str, ranks: int, micro_batches: int, trains: bool = True) -> Order:
-    """The order of a schedule by name; without a backward pass all schedules are one."""
+    """The order of a schedule by name; without a backward pass all schedules are the same."""
     if schedule not in SCHEDULES:
         raise InputError(f"there is no schedule {schedule!r}; use one of {', '.join(SCHEDULES)}")
     if ranks < 1 or micro_batches < 1:
@@ -134,7 +134,7 @@ def order_of(schedule: str, ranks: int, micro_batches: int, trains: bool = True)
 
 
 def _alternating(stage: int, warm_up: int, micro_batches: int) -> Iterator[Action]:
-    """Forward passes to warm up, then backward and forward in turn, then the rest of the backward passes."""
+    """Forward passes to warm up, then alternating backward and forward passes, then the remaining backward passes."""
     ahead = min(warm_up, micro_batches)
     yield from (Action(stage, "F", number) for number in range(ahead))
     for number in range(micro_batches):
@@ -144,7 +144,7 @@ def _alternating(stage: int, warm_up: int, micro_batches: int) -> Iterator[Actio
 
 
 def _interleaved_pass(step: int, rank: int, ranks: int, per_rank: int, kind: str) -> Action:
-    """The step-th forward or backward of a rank: rounds of p micro-batches, stage after stage."""
+    """The step-th forward or backward action of a rank: rounds of p micro-batches, stage by stage."""
     round_number, within = divmod(step, ranks * per_rank)
     chunk, number = divmod(within, ranks)
     chunk = chunk if kind == "F" else per_rank - 1 - chunk

@@ -1,4 +1,4 @@
-"""The exact contiguous split: cuts chosen so that the slowest stage, or link, is as fast as it can be."""
+"""The optimal contiguous split: cuts that minimise the time of the slowest stage or link."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ _TOLERANCE = 1 + 1e-9
 class StageSplit:
     """Cuts between stages.
 
-    `borders`: [stage] → number of the cut behind it; the last is the cut behind everything. `bottleneck_s`: Seconds per
-    micro-batch of the slowest stage or of the slowest transfer between two. `sum_s`: Seconds of one micro-batch through
-    all stages and transfers, forward and backward.
+    `borders`: [stage] → number of the cut after it; the last is the cut after all blocks. `bottleneck_s`: Seconds per
+    micro-batch of the slowest stage or of the slowest transfer between two stages. `sum_s`: Seconds of one micro-batch
+    through all stages and transfers, forward and backward.
     """
 
     borders: tuple[int, ...]
@@ -33,7 +33,7 @@ class SplitProblem:
     """The problem of splitting blocks into stages: cuts, devices, times and memory.
 
     `compute_s`: Device type → [cut] → seconds, forward and backward, of one micro-batch in all blocks before the cut.
-    `held`: [stage] → micro-batches in flight there.
+    `held`: [stage] → micro-batches in flight.
     """
 
     cuts: Cuts
@@ -48,27 +48,27 @@ class SplitProblem:
         return len(self.held)
 
     def device(self, stage: int) -> Device:
-        """The one that runs the stage."""
+        """The device that runs a stage."""
         return self.chain.devices[stage % len(self.chain.devices)]
 
     def stage_s(self, stage: int) -> Any:
-        """[cut before, cut behind] → seconds of the stage for a micro-batch; infinite if the stage is not allowed."""
+        """[cut before, cut after] → seconds of the stage for a micro-batch; infinite if the stage is not allowed."""
         total_s = self.compute_s[self.device(stage).type]
         seconds = total_s[None, :] - total_s[:, None]
         allowed = self.cuts.nested
         device = self.device(stage)
         if device.memory_bytes is not None:
-            # Stages of one device share its memory equally, so that no split couples them.
+            # Stages of one device share its memory equally, so that they remain independent.
             room_bytes = device.memory_bytes * len(self.chain.devices) / self.stages
             allowed = allowed & (self.memory_bytes(stage) <= room_bytes)
         return np.where(allowed, seconds, np.inf)
 
     def memory_bytes(self, stage: int) -> Any:
-        """[cut before, cut behind] → weights, gradients, state, and activations that micro-batches in flight keep.
+        """[cut before, cut after] → bytes of weights, gradients, state, and activations of the micro-batches in flight.
 
-        Of every micro-batch in flight stay the tensors that come in, those made here that a backward op reads, and
-        those that go out, each once; workspace is counted once, as the largest of any op. A stage that reads a weight
-        of an earlier one has a copy of it and of its gradient.
+        Every micro-batch in flight keeps the stage's inputs, its tensors that a backward op reads, and its outputs,
+        each once. Workspace counts once, as the largest of any op. A stage that reads a weight of another stage has a
+        copy of it and of its gradient.
         """
         cuts = self.cuts
         share = 1 / self.micro_batches
@@ -81,7 +81,7 @@ class SplitProblem:
         return own + self.held[stage] * share * kept + workspace
 
     def transfers_s(self, stage: int) -> tuple[Any, Any]:
-        """[cut] → seconds of a micro-batch's activations into the stage, and of their gradients out of it."""
+        """[cut] → seconds to send a micro-batch's activations into the stage, and to send their gradients back."""
         count = len(self.chain.devices)
         if stage == 0 or count == 1:
             nothing = np.zeros(self.cuts.count)
@@ -96,26 +96,26 @@ class SplitProblem:
 
 
 def best_split(problem: SplitProblem) -> StageSplit | None:
-    """The split of least bottleneck, and among those of least sum; None if none fits the memories.
+    """The split of least bottleneck and, among equals, of least sum; None if no split fits into the memories.
 
-    Dynamic programming over the cuts. Let g(k, I) be the least bottleneck of stages 0 … k that hold the cut I::
+    Dynamic programming over the cuts. Let g(k, I) be the least bottleneck of stages 0 … k that contain the cut I::
 
         g(k, I) = min over cuts J ⊂ I of max( g(k − 1, J), link(k, J), stage(k, J, I) )
 
-    This is exact, for what a stage costs depends on the two cuts around it and on its place in the sequence alone:
+    This is exact, because the cost of a stage depends only on the two cuts around it and on its place in the sequence:
 
-    - its time is a difference of sums over blocks; its memory is one of sums, plus bytes that cross either cut;
-    - what goes over a link are the bytes that cross the cut, whatever the other cuts are: a tensor that crosses several
-      cuts passes through every stage between, and counts on each link;
+    - its time is a difference of sums over blocks; its memory is such a difference plus bytes that cross either cut;
+    - the bytes sent over a link are those that cross the cut, for any other cuts; a tensor that crosses several cuts
+      passes through every stage between them, and counts on each link;
 
-    so the best way to reach J does not depend on what follows, and a prefix of an optimal split is optimal for its cut.
-    A second pass of the same form takes the least sum among splits with no part above the bottleneck found.
+    so the best way to reach J does not depend on later stages, and a prefix of an optimal split is optimal for its cut.
+    A second pass of the same form finds the least sum among splits with no part above the bottleneck.
     """
     stage_s = [problem.stage_s(stage) for stage in range(problem.stages)]
     routes = [problem.transfers_s(stage) for stage in range(problem.stages)]
     slowest = []
     for stage, (there, back) in enumerate(routes):
-        # Two directions that share a link direction take turns.
+        # Forward and backward transfers that share a link direction take turns.
         rank = (stage - 1) % len(problem.chain.devices)
         shared = set(problem.chain.forward_directions[rank]) & set(problem.chain.backward_directions[rank])
         slowest.append(there + back if shared else np.maximum(there, back))
@@ -129,10 +129,10 @@ def best_split(problem: SplitProblem) -> StageSplit | None:
 
 
 def _least(join: Any, into: Sequence[Any], tables: Sequence[Any]) -> tuple[float, tuple[int, ...]]:
-    """The least value of a walk over nested cuts, a step per stage, and its borders.
+    """The least value of a walk over nested cuts, with one step per stage, and its borders.
 
-    `join`: ``np.add`` or ``np.maximum`` of the values of all steps. `into`, `tables`: [stage] → [cut before] and [cut
-    before, cut behind] → value.
+    `join`: ``np.add`` or ``np.maximum``, which combines the values of all steps. `into`, `tables`: [stage] → [cut
+    before] and [cut before, cut after] → value.
     """
     reached = np.where(np.arange(len(into[0])) == 0, 0.0, np.inf)
     came_from = []
@@ -147,7 +147,7 @@ def _least(join: Any, into: Sequence[Any], tables: Sequence[Any]) -> tuple[float
 
 
 def least_memory_bytes(problem: SplitProblem) -> float:
-    """The least that the fullest stage needs in any split, whatever the capacities."""
+    """The least bytes, over all splits, that the fullest stage needs; capacities are ignored."""
     needs = [np.where(problem.cuts.nested, problem.memory_bytes(stage), np.inf) for stage in range(problem.stages)]
     return _least(np.maximum, [np.zeros(problem.cuts.count)] * problem.stages, needs)[0]
 
