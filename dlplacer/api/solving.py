@@ -277,7 +277,8 @@ def explain(
     ('d1', 0.003)
     """
     from dlplacer.planning.what_if import elsewhere, what_would_help
-    from dlplacer.problem.simulate import replay_under_issue
+    from dlplacer.problem.dispatch import with_one_process
+    from dlplacer.problem.simulate import replay_plan
     from dlplacer.report.explanation import explain as explain_plan
 
     given = whole_plan_of(plan)
@@ -286,7 +287,7 @@ def explain(
     ops = [max(matching(given.graph, pattern), key=times_s.__getitem__) for pattern in why]
     if ops and not budget_s > 0:
         raise InputError(f"budget_s is {budget_s}; it must be positive")
-    given = replay_under_issue(given, dispatch_s) if dispatch_s else given
+    given = replay_plan(given, given.graph, with_one_process(given.topology, dispatch_s)) if dispatch_s else given
     found, solving = explain_plan(given), dict[str, Any](workers=workers, stop=stop)
     if ops:
         asked = (elsewhere(given, op, budget_s / len(ops), **solving) for op in ops)

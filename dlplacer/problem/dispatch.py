@@ -26,7 +26,7 @@ _ROUNDING = 1 - 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """[device] → seconds to issue an op, 0 where nothing waits for it; number of its process; whether it runs ahead."""
+    """[device] → seconds to issue an op, 0 where nothing waits for it; its process; whether ops are issued ahead."""
 
     seconds: tuple[float, ...]
     process: tuple[int, ...]

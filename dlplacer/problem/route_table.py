@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice, pairwise
 from typing import Any
 
@@ -105,8 +105,8 @@ TimedRoute = tuple[RouteSegment, ...]
 class RouteTable:
     """The routes between the devices of a problem's machine, in ticks.
 
-    It chooses if a transfer may have other routes than one of least delay: where links are contended, or where a relay
-    may lack the memory for tensors that it passes on. With ``routing: shortest`` those of equal delay.
+    `chooses` is True if a transfer may have other routes than one of least delay, with ``routing: shortest`` those of
+    equal delay: where links are contended, or where a relay may lack the memory for tensors that it passes on.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -114,17 +114,11 @@ class RouteTable:
         self.problem = problem
         directions = link_directions(problem.topology) if contended else ()
         self._numbers = {direction: number for number, direction in enumerate(directions)}
-        self._quickest: dict[tuple[int, int, int], TimedRoute] = {}
         self._routes_by_pair: dict[tuple[int, int, int], tuple[TimedRoute, ...]] = {}
         self._paths: dict[tuple[str, str], list[Route]] = {}
         self._swappable: dict[tuple[int, int], bool] = {}
         self._timed: dict[tuple[tuple[Hop, ...], int], RouteSegment] = {}
-        self.chooses = contended or self.needs_relays
-
-    @cached_property
-    def needs_relays(self) -> bool:
-        """True if some routes of least delay take memory, which may be short, on devices between their ends."""
-        return may_bind(self.problem) and any_relays(self.problem.topology, self.problem.routes)
+        self.chooses = contended or (may_bind(problem) and any_relays(problem.topology, problem.routes))
 
     def longest(self, size: int) -> int:
         """Ticks in which a tensor is anywhere by any route.
@@ -154,15 +148,11 @@ class RouteTable:
 
     def joined(self, size: int, source: int, target: int) -> bool:
         """True if there is any route between two devices."""
-        assert source != target
         return self._pair(source, target) in self.problem.routes[size]
 
     def quickest(self, size: int, source: int, target: int) -> TimedRoute:
         """The route of least delay between two devices."""
-        key = size, source, target
-        if key not in self._quickest:
-            self._quickest[key] = self._segments(self.problem.routes[size][self._pair(source, target)], size)
-        return self._quickest[key]
+        return self._segments(self.problem.routes[size][self._pair(source, target)], size)
 
     def between(self, size: int, source: int, target: int) -> tuple[TimedRoute, ...]:
         """Some routes between two devices by rising delay, that of least delay first."""
@@ -196,6 +186,7 @@ class RouteTable:
         def ticks_of(segment: Route) -> int:
             return self._segment(tuple(pairwise(segment)), size).ticks
 
+        @cache
         def least(device: str) -> int:
             if device == pair[1]:
                 return 0

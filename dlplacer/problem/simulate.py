@@ -173,8 +173,7 @@ def _holds(problem: Problem, size: int, pair: Hop) -> list[tuple[tuple[Hop, ...]
         size_bytes, delay = problem.sizes_bytes[size], problem.options.delay
         parts = (tuple(pairwise(part)) for part in segments(problem.topology, problem.routes[size][pair]))
         problem.derived[key] = [(hops, link_holds(problem.topology, hops, size_bytes, delay, float)) for hops in parts]
-    found: list[tuple[tuple[Hop, ...], list[tuple[Hop, float, float]]]] = problem.derived[key]
-    return found
+    return problem.derived[key]  # type: ignore[no-any-return]
 
 
 def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: float = 0.0) -> Plan:
@@ -218,11 +217,6 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
         transfers=transfers,
         memory=memory_use(problem, ops, transfers),
     )
-
-
-def replay_under_issue(plan: Plan, dispatch_s: float) -> Plan:
-    """The same placement and order where one process issues an op for any device in so many seconds; without bound."""
-    return replay_plan(plan, plan.graph, with_one_process(plan.topology, dispatch_s))
 
 
 def in_order(plan: Plan) -> list[ScheduledOp]:

@@ -14,9 +14,9 @@ from dlplacer.solvers.instance.time_limit import ask_time
 
 
 class ArcDelays(NamedTuple):
-    """Delays of an arc over the device pairs of its ends: 0 or the `least`; of different devices the least and mean.
+    """Delays of an arc over the device pairs of its ends; `least` is 0 if the ends may share a device.
 
-    `cut` is `FAR` if the ends cannot be on different devices; `mean` is over pairs that a route joins, 0 without any.
+    The others count different devices: `cut` is the least, `FAR` if there are none; `mean` is over pairs with a route.
     """
 
     least: int

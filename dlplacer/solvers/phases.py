@@ -54,8 +54,8 @@ class PhaseContext:
 class Phase:
     """A step of the default method, which improves the search's incumbent for about so many seconds.
 
-    It gets a share of the time that is left. One that is cheap runs although the gap that was asked for is reached, as
-    it may prove the rest; later phases rest on one that is needed, so that it cannot be left out.
+    It gets a share of the time that is left. A cheap one runs although the requested gap is reached, as it may prove
+    the rest. Later phases rest on one that is needed, so it cannot be left out.
     """
 
     name: str

@@ -12,7 +12,8 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.place import place
-from dlplacer.problem.simulate import replay_under_issue
+from dlplacer.problem.dispatch import with_one_process
+from dlplacer.problem.simulate import replay_plan
 from dlplacer.report.explanation import explain
 
 MACHINE = Topology((Device("x"), Device("y")), (), (Link("x", "y", 100.0),))
@@ -51,7 +52,7 @@ def test_a_bound_that_the_plan_states_limits_nothing() -> None:
 
 def test_a_slow_host_limits_many_small_ops() -> None:
     plan = planned(*(Op(name, "k", 1.0) for name in "abcd"))
-    found = explain(replay_under_issue(plan, 2.0))
+    found = explain(replay_plan(plan, plan.graph, with_one_process(plan.topology, 2.0)))
     assert found.limits_s["dispatch"] == pytest.approx(9.0)
     assert found.limited_by == "dispatch"
 

@@ -85,10 +85,9 @@ def decode(
     """The schedule of an order and a rule for devices; None if an op fits on no device that it may use.
 
     A block takes all its memory when its first op is placed (eq. 13), so colocated ops cannot be locked out later.
-    Sources of zero time go as near as they may be to the first op that reads them: they start at 0 anywhere. A
-    placement is [block] → device, or -1 where the rule decides. By default machine code decides where that is worth it.
-
-    If it works on, no device idles while an op could run on it (`work_on`); else each op goes where it ends first.
+    Sources of zero time go as near as they may be to the first op that reads them: they start at 0 anywhere. With
+    `works_on` no device idles while an op could run on it; else each op goes where it ends first. A placement is
+    [block] → device, or -1 where the rule decides. By default machine code is used where it is worth loading.
     """
     arrays = tables_of(instance)
     if placement is not None:

@@ -143,8 +143,8 @@ def settle_rest(arrays: InstanceArrays, solution: Solution, placed: Ints) -> boo
 def insert_all(arrays: InstanceArrays, solution: Solution, placed: Ints, booked: Ints, rows: Ints) -> int:
     """The makespan when every op of the sequence in turn goes to the device on which it ends first; `NEVER` if none is.
 
-    Each goes into the earliest gap that holds it. Ops that move together go where the first of them goes. For use
-    inside there are [unit] → 0, and when devices are busy, as `Solution.busy` and `uses` say it of link directions.
+    Each goes into the earliest gap that holds it. Ops that move together go where the first of them goes. At first
+    `placed` is 0 for every unit; `booked` and `rows` are for devices as `Solution.busy` and `uses` for link directions.
     """
     ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
     begin_run(solution)
@@ -194,7 +194,7 @@ class Desk(NamedTuple):
     arrival
         [op, device] → when its inputs are there.
     heaps, rows
-        For each device the ops to come by arrival and key; then for each the ops that are ready, by key. Their lengths.
+        For each device the ops to come, by arrival and key; then for each its ready ops, by key; and their lengths.
     """
 
     placed: Ints
@@ -261,7 +261,7 @@ def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int) ->
 
 
 def _free(arrays: InstanceArrays, desk: Desk, first: int, limit: int, released: int) -> int:
-    """Count an arc less into each op of a list, and list those that now wait for none behind others; their number."""
+    """Count one arc less into each op of a list, and append those that wait for none to the released; their number."""
     for number in range(first, limit):
         reader = arrays.lists[number]
         desk.ops[reader, MISSING] -= 1
@@ -299,7 +299,7 @@ def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tu
 
 
 def _drop_void(arrays: InstanceArrays, solution: Solution, desk: Desk, heap: int, column: int, here: int) -> None:
-    """Take ops that may not run on a device any more from the top of a heap, which has their keys in a column."""
+    """Drop ops that may not run on a device any more from the top of a heap, whose column has their keys."""
     while desk.rows[heap]:
         if _may_run(arrays, solution, desk, desk.ops[desk.heaps[heap, 0, column], BY_KEY], here):
             break

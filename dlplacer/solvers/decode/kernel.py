@@ -45,7 +45,7 @@ FIRST_HOLD = 2
 
 
 class InstanceArrays(NamedTuple):
-    """An instance in tables; `ops`, `requests` and `units` have the columns above, and `lists` are for their limits.
+    """An instance in tables. `ops`, `requests` and `units` have the columns above, whose limits refer to `lists`.
 
     Attributes
     ----------
@@ -213,7 +213,7 @@ def _timed(routes: RouteTable, device_count: int) -> tuple[dict[int, int], _Rout
 
 
 def _line(ends: tuple[int, int], low: int, high: int, above: bool = False) -> tuple[float, float]:
-    """Base and slope of a line through two values of ticks that is nowhere above all others, or nowhere below them.
+    """Base and slope of a line through two values of ticks that is nowhere above the others, or nowhere below them.
 
     Ticks may be rounded down. Then they lie between the line through two of them and that line plus one.
     """

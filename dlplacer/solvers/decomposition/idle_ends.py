@@ -63,7 +63,7 @@ def ticks_with_idle_ends(segment: GraphSegment, bounds: Bounds) -> int:
     lost = dict(_ends(segment, bounds))
 
     def idle(cut: int) -> list[tuple[int, ...]]:
-        """[device of a cut op] → ticks that each device loses there."""
+        """[device of a cut op][device] → ticks lost there."""
         first, devices = instance.duration[cut], range(instance.device_count)
         return [tuple(first[q] if q == p else lost[cut] for q in devices) for p in instance.allowed[cut]]
 

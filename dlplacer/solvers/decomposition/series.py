@@ -194,39 +194,32 @@ class SegmentChain:
         return lower_bounds(self.instance, seconds, head, tail)
 
     def candidates(self) -> Iterator[Schedule]:
-        """Schedules of the whole: the segments' best in a row, devices swapped so that cut ops agree.
+        """Schedules of the whole: the segments' best in a row, devices swapped so that cut ops agree."""
+        found = {series.segments: self.known[series.instance].incumbent.best for series in self.series}
+        best = {segments: schedule for segments, schedule in found.items() if schedule is not None}
+        if len(best) == len(found):
+            yield from self.combined(best, self._interchangeable)
 
-        Ops outside the segments go into the gaps that are left, as late as what waits for them allows; or the list rule
-        decides all times anew, with these ops last or by rank.
+    def combined(
+        self, schedules: Mapping[tuple[int, ...], Schedule], swappable: Sequence[Sequence[int]] = ()
+    ) -> Iterator[Schedule]:
+        """Schedules of the whole from one for every series, with devices of a class swapped so that cut ops agree.
+
+        Ops outside the segments go into the gaps that are left, as late as the ops that wait for them allow; or the
+        list rule decides all times anew, with these ops last or by rank.
         """
-        parts: dict[tuple[int, ...], tuple[Schedule, list[int]]] = {}
-        assigned = [-1] * len(self.instance.members)
-        for number, segment in enumerate(self.segments):
-            series, first = self._position[number]
-            best = self.known[series.instance].incumbent.best
-            if best is None:
-                return
-            if series.segments not in parts:
-                name, here = list(range(self.instance.device_count)), best.device[first]
-                there = assigned[self.instance.block[segment.ops[0]]]
-                if any(here in members and there in members for members in self._interchangeable):
-                    name[here], name[there] = there, here
-                parts[series.segments] = best, name
-            name = parts[series.segments][1]
-            for position, op in enumerate(segment.ops, first):
-                if assigned[self.instance.block[op]] < 0:
-                    assigned[self.instance.block[op]] = name[best.device[position]]
-        yield from self.combined([parts[series.segments] for series in self.series])
-
-    def combined(self, parts: Sequence[tuple[Schedule, Sequence[int]]]) -> Iterator[Schedule]:
-        """Schedules of the whole from one for every series and new names for its devices."""
         instance, offset = self.instance, 0
         assigned = [-1] * len(instance.members)
-        place: dict[int, float] = {}
-        part_of = {series.segments: part for series, part in zip(self.series, parts, strict=True)}
+        place, names = dict[int, float](), dict[tuple[int, ...], list[int]]()
         for number, segment in enumerate(self.segments):
             series, first = self._position[number]
-            schedule, name = part_of[series.segments]
+            schedule = schedules[series.segments]
+            if series.segments not in names:
+                name = names[series.segments] = list(range(instance.device_count))
+                here, there = schedule.device[first], assigned[instance.block[segment.ops[0]]]
+                if any(here in members and there in members for members in swappable):
+                    name[here], name[there] = there, here
+            name = names[series.segments]
             began = 0 if segment.begins else schedule.start[first]
             for position, op in enumerate(segment.ops, first):
                 if assigned[instance.block[op]] < 0:
@@ -369,7 +362,7 @@ class LowTraffic:
         self.passes += 1
         chain, block = self.chain, self.chain.instance.block
         assigned = [-1] * len(chain.instance.members)
-        parts, answers = list[tuple[Schedule, Sequence[int]]](), dict[_Question, Schedule]()
+        found, answers = dict[tuple[int, ...], Schedule](), dict[_Question, Schedule]()
         for series in chain.series:
             best = chain.known[series.instance].incumbent.best
             if best is None or not chain.budget.left_s:
@@ -385,8 +378,8 @@ class LowTraffic:
             for op, position in ops.items():
                 if assigned[block[op]] < 0:
                     assigned[block[op]] = answers[question].device[position]
-            parts.append((answers[question], range(chain.instance.device_count)))
-        yield from chain.combined(parts)
+            found[series.segments] = answers[question]
+        yield from chain.combined(found)
 
     def _answer(self, question: _Question, decided: Mapping[int, int], best: Schedule, upper: int) -> Schedule:
         if question[0] in self.chain.repeated:

@@ -42,7 +42,7 @@ _PRECISION, _DEAREST = 2e-4, 100.0
 """Share of the bound that better prices may still bring, and the price of all bytes of a device, in makespans."""
 
 
-class Stage(NamedTuple):
+class BlockStage(NamedTuple):
     """The blocks that a stage places, the boundary last, and the cost of every placement.
 
     Attributes
@@ -72,7 +72,7 @@ class StagePlacement(NamedTuple):
     work: Ints
 
 
-def build_stages(instance: Instance, last: int, seconds: float) -> list[Stage]:
+def build_stages(instance: Instance, last: int, seconds: float) -> list[BlockStage]:
     """The stages of the segments that lead to `last`, then every other block as one of its own.
 
     Once the time is up, the segments that are left count as nothing.
@@ -96,7 +96,7 @@ def build_stages(instance: Instance, last: int, seconds: float) -> list[Stage]:
                 stage_of.update(dict.fromkeys(new, number))
             if number >= 0:
                 paid[number].append((piece, ops))
-    stages, before = list[Stage](), -1
+    stages, before = list[BlockStage](), -1
     for blocks, several in zip(members, paid, strict=True):
         if now() > stop_at + seconds:
             break
@@ -109,7 +109,7 @@ def build_stages(instance: Instance, last: int, seconds: float) -> list[Stage]:
 
 def _stage(
     instance: Instance, blocks: Sequence[int], boundary: int, pieces: Sequence[tuple[Instance, Sequence[int]]] | None
-) -> Stage:
+) -> BlockStage:
     count = instance.device_count
     choices = np.array(list(product(*(instance.allowed[instance.members[block][0]] for block in blocks))), np.int64)
     size, work = np.zeros((2, len(choices), count), np.int64)
@@ -118,13 +118,13 @@ def _stage(
         size += instance.footprint[block] * here
         work += np.sum([instance.duration[op] for op in instance.members[block]], axis=0) * here
     if pieces is None:
-        return Stage(tuple(blocks), choices, None, size, work)
+        return BlockStage(tuple(blocks), choices, None, size, work)
     where = {block: np.tile(choices[:, place], count) for place, block in enumerate(blocks)}
     before = where[boundary] = np.repeat(np.arange(count), len(choices))
     ticks = np.zeros(len(before), np.int64)
     for piece, ops in pieces:
         ticks += _length(piece, [where.get(instance.block[op], before) for op in ops])
-    return Stage(tuple(blocks), choices, ticks.reshape(count, -1), size, work)
+    return BlockStage(tuple(blocks), choices, ticks.reshape(count, -1), size, work)
 
 
 def _length(piece: Instance, device: Sequence[Ints]) -> Ints:
@@ -152,7 +152,7 @@ def _length(piece: Instance, device: Sequence[Ints]) -> Ints:
     return np.asarray(longest, np.int64)
 
 
-def least_placement(stages: Sequence[Stage], path: int, size: Ints, work: Ints) -> tuple[int, StagePlacement]:
+def least_placement(stages: Sequence[BlockStage], path: int, size: Ints, work: Ints) -> tuple[int, StagePlacement]:
     """The least cost of all placements, and one that has it.
 
     Prices are those of a tick of the segments, and [device] → those of a byte and of a tick of work.
@@ -187,7 +187,7 @@ def least_placement(stages: Sequence[Stage], path: int, size: Ints, work: Ints) 
 class StageDual:
     """The dual problem of the stages: the best bound so far, and the placements that came up."""
 
-    def __init__(self, stages: Sequence[Stage], capacity: Sequence[int | None]) -> None:
+    def __init__(self, stages: Sequence[BlockStage], capacity: Sequence[int | None]) -> None:
         self.stages, self.bound, self.found = stages, 0, list[StagePlacement]()
         self.capacity = np.array([-1 if room is None else room for room in capacity], np.int64)
         self.scale = float(max(1, sum(int(stage.ticks.max()) for stage in stages if stage.ticks is not None)))

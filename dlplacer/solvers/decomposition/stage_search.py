@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import Bounds, reachable_capacity
-from dlplacer.solvers.decomposition.stage_bound import Ints, Stage, StageDual, build_stages
+from dlplacer.solvers.decomposition.stage_bound import BlockStage, Ints, StageDual, build_stages
 from dlplacer.solvers.heuristics.list_rules import by_rank, list_schedule, upward_ranks
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import attempts
@@ -34,7 +34,7 @@ _COMPARED, _MOST_ENTRIES, _MOVE_S = 2**15, 2**25, 1e-4
 class StageSearch:
     """Tables of all placements of all stages."""
 
-    def __init__(self, stages: Sequence[Stage]) -> None:
+    def __init__(self, stages: Sequence[BlockStage]) -> None:
         count, most, devices = len(stages), max(len(s.choices) for s in stages), stages[0].size.shape[1]
         self.stages = stages
         self.ticks = np.full((count + 1, devices, most), np.inf)

@@ -126,7 +126,7 @@ class ProblemSchedule:
 
     @classmethod
     def of(cls, problem: Problem, instance: Instance, schedule: Schedule) -> "ProblemSchedule":
-        """The same of a schedule of the problem's instance."""
+        """The schedule of a problem whose instance has this one."""
         count = problem.op_count
         transfers = None if instance.traffic is None else schedule.transfers
         return cls(problem, schedule.device[:count], schedule.start[:count], transfers)

@@ -277,7 +277,7 @@ def anneal(
 
 
 class Chain:
-    """One annealed solution, begun with a schedule, and the best one that it came by, of so many ticks for kernels."""
+    """An annealed solution, begun with a schedule, and the best one so far; its makespan is as kernels count ticks."""
 
     def __init__(self, instance: Instance, schedule: Schedule) -> None:
         ops = sequence(instance, schedule.device, schedule.start)

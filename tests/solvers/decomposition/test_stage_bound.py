@@ -16,7 +16,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds import lower_bounds
-from dlplacer.solvers.decomposition.stage_bound import Stage, StageDual, build_stages, least_placement
+from dlplacer.solvers.decomposition.stage_bound import BlockStage, StageDual, build_stages, least_placement
 from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.heuristics.contiguous import contiguous
 from dlplacer.solvers.heuristics.list_rules import construct, heft, list_schedule
@@ -53,12 +53,12 @@ def test_two_layers_held_on_two_devices_are_no_layer_that_may_be_on_either(fast:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_least_placement_is_that_of_an_enumeration(seed: int) -> None:
     random = np.random.default_rng(seed)
-    devices, stages = int(random.integers(2, 4)), list[Stage]()
+    devices, stages = int(random.integers(2, 4)), list[BlockStage]()
     for number in range(random.integers(1, 5)):
         choices = random.integers(0, devices, (random.integers(1, 6), random.integers(1, 3)))
         drawn = [random.integers(0, 10, (len(choices), devices)) for _ in range(3)]
         blocks = tuple(range(10 * number, 10 * number + choices.shape[1]))
-        stages.append(Stage(blocks, choices, drawn[0].T if random.random() < 0.8 else None, drawn[1], drawn[2]))
+        stages.append(BlockStage(blocks, choices, drawn[0].T if random.random() < 0.8 else None, drawn[1], drawn[2]))
     path, size, work = int(random.integers(1, 4)), random.integers(0, 3, devices), random.integers(0, 3, devices)
     best = 10**9
     for chosen in product(*(range(len(stage.choices)) for stage in stages)):
