@@ -149,6 +149,8 @@ def test_gradients_of_biases_for_one_example_are_added_up_apart(through_autograd
             one_step(placed, job, through_autograd)
             plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
         require_same_gradients(placed, plain)
+        both = [placed.get_parameter(name).grad for name in ("bias_ih", "bias_hh")]
+        assert both[0].data_ptr() != both[1].data_ptr()
 
 
 @pytest.mark.parametrize("through_autograd", [True, False])
@@ -168,6 +170,8 @@ def test_hooks_of_parameters_are_called(through_autograd: bool) -> None:
             one_step(placed, job, through_autograd)
             plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
             require_same_gradients(placed, plain)
+        # -(-g + g) after two steps
+        assert not placed.get_parameter("bias").grad.any()
 
 
 def test_without_gradients_the_forward_pass_runs_alone() -> None:
