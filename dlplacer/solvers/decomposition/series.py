@@ -274,8 +274,11 @@ class SegmentChain:
     def _unproven(self, several: Sequence[Series]) -> list[Series]:
         distinct = {one.instance: one for one in several if one.instance.op_count <= _LARGEST_SEARCH}
         found = [(self.known[part], series) for part, series in distinct.items()]
-        left = [(known.width, series) for known, series in found if not (known.exhausted or known.incumbent.closed)]
-        return [series for _, series in sorted(left, key=lambda entry: -entry[0])]
+        # Where list rules find no schedule, as between devices that no route joins, none is searched either.
+        left = [
+            each for each in found if each[0].incumbent.best and not (each[0].exhausted or each[0].incumbent.closed)
+        ]
+        return [series for _, series in sorted(left, key=lambda entry: -entry[0].width)]
 
 
 def search_series(chain: SegmentChain, series: Series, work: float) -> None:
