@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 def optimum_s(graph: OpGraph, topology: Topology) -> float | None:
     """The proven optimum; None if no plan exists."""
     try:
-        result = place(graph, topology, Options.paper(), workers=1)
+        result = place(graph, topology, Options.paper(), work_s=20)
     except InfeasibleError:
         return None
     assert result.status == "optimal"

@@ -16,7 +16,7 @@ _CHUNK = 60
 def _plan(seed: int, method: str = "ilp") -> Plan | None:
     graph, topology, options = random_step(seed)
     try:
-        return place(graph, topology, options, method=method, time_limit_s=60, workers=1).plan
+        return place(graph, topology, options, method=method, work_s=20).plan
     except InfeasibleError:
         return None
 
