@@ -20,11 +20,9 @@ _CHUNK = 100
 
 def _optimum(problem: Problem) -> int | None:
     makespan = optimal_makespan(problem.graph, problem.topology)
-    if makespan is None:
-        return None
-    ticks = makespan / problem.tick_s
-    assert ticks.denominator == 1
-    return int(ticks)
+    ticks = None if makespan is None else makespan / problem.tick_s
+    assert ticks is None or ticks.denominator == 1
+    return None if ticks is None else int(ticks)
 
 
 def _run(problem: Problem) -> Outcome | None:
@@ -40,10 +38,9 @@ def test_ilp_finds_and_proves_the_optimum(chunk: int) -> None:
     for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
         problem = make_problem(*random_problem(seed))
         optimum, outcome = _optimum(problem), _run(problem)
-        if optimum is None:
-            assert outcome is None, seed
+        assert (optimum is None) == (outcome is None), seed
+        if outcome is None:
             continue
-        assert outcome is not None, seed
         assert outcome.schedule is not None, seed
         assert (outcome.schedule.makespan, outcome.lower_bound) == (optimum, optimum), seed
         plan = assemble(problem, outcome, outcome.schedule, "ilp", 0.0, {})

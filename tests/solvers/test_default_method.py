@@ -36,7 +36,7 @@ def test_reports_only_improve() -> None:
     makespans = [makespan for makespan, _ in seen if makespan is not None]
     assert makespans == sorted(makespans, reverse=True)
     assert [bound for _, bound in seen] == sorted(bound for _, bound in seen)
-    assert outcome.schedule is not None
+    assert outcome.schedule
     assert seen[-1] == (outcome.schedule.makespan, outcome.lower_bound)
 
 
