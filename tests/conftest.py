@@ -67,13 +67,16 @@ def _is_in(path: Path, places: Sequence[str]) -> bool:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist writes the groups into the names of tests in a hook of the same kind
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the timed tests first, as one group: its worker starts at once and the other takes what is left."""
+    """Put the timed tests first, as one group: its worker starts at once and the other takes what is left.
+
+    Before that come tests of several packages, which take longest, so that both workers end together.
+    """
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             if _is_timed(item.path):
                 item.add_marker(pytest.mark.xdist_group("timed"))
         if config.getoption("dist", "no") != "no" or "PYTEST_XDIST_WORKER" in os.environ:
-            items.sort(key=lambda item: not _is_timed(item.path))
+            items.sort(key=lambda item: (not _is_timed(item.path), item.path.parent != _HERE))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

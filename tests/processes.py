@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import gc
 import multiprocessing
 import os
 import pickle
@@ -75,6 +76,7 @@ def run_ranks(count: int, work: Callable[[int], Any], limit_s: float = 240.0, le
 def _rank(told: bytes, rank: int, environment: dict[str, str], writer: Any, done: Any, patience_s: float) -> None:
     import torch
 
+    gc.freeze()  # what was imported lasts; a collection goes through it for a quarter of a second
     faulthandler.register(signal.SIGUSR1, sys.__stderr__)
     torch.set_num_threads(1)
     os.environ.clear()

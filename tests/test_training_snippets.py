@@ -33,7 +33,7 @@ def test_ternary_gradients(tmp_path: Path) -> None:
 
 
 def test_elastic_averaging(tmp_path: Path) -> None:
-    _run(_SNIPPETS[1], tmp_path)
+    assert _run(_SNIPPETS[1], tmp_path) == [""]
 
 
 def test_planned_groups(tmp_path: Path) -> None:

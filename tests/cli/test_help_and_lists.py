@@ -60,7 +60,8 @@ def test_lists_and_help_need_no_torch() -> None:
         "from dlplacer.cli.main import main\n"
         "raise SystemExit(main(['list', 'models']) or main(['list', 'graphs']))"
     )
-    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert b"dlplacer.models:inception_v3" in done.stdout
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_the_shipped_graph_is_solved_without_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from dlplacer.cli.main import main\n"
-        "raise SystemExit(main(['solve', 'inception_v3-infer', 'dgx1-v100-2gpu', '--work', '5', '--json']))"
+        "raise SystemExit(main(['solve', 'inception_v3-infer', 'dgx1-v100-2gpu', '--work', '1', '--json']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     printed = json.loads(done.stdout)

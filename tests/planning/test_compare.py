@@ -5,7 +5,7 @@ from solvers.helpers import make_graph, make_machine
 
 from dlplacer.check import violations
 from dlplacer.core.errors import InternalError
-from dlplacer.planning.compare import Comparison, MethodResult, compare
+from dlplacer.planning.compare import compare
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.schedule import Budget, Outcome
@@ -19,13 +19,9 @@ DIAMOND = make_graph(
 FAST = make_machine(2, rate=10.0)
 
 
-def _by_method(comparison: Comparison) -> dict[str, MethodResult]:
-    return {row.method: row for row in comparison.rows}
-
-
 def test_every_method_is_run_and_judged() -> None:
     comparison = compare(DIAMOND, FAST, time_limit_s=120.0, workers=1)
-    rows = _by_method(comparison)
+    rows = {row.method: row for row in comparison.rows}
     assert set(rows) == set(METHODS) - {"dlplacer"}, "the program as written is for store-and-forward"
     # a, b on x, c on y. d on x: 1 + 0.1 + 2 + 0.1 + 1 = 4.2. d on y: c ends at 3.1, when b's tensor is there: 4.1.
     assert comparison.single_device_s == pytest.approx(6)

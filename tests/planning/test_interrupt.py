@@ -9,7 +9,6 @@ import pytest
 from benchmarks.families import FAMILIES
 from solvers.helpers import make_machine
 
-from dlplacer.core.result import Result
 from dlplacer.planning.place import place
 from dlplacer.solvers.instance.schedule import Progress
 
@@ -22,30 +21,19 @@ def default_interrupt() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def _interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def _place(method: str = "ilp", stop: threading.Event | None = None, after_s: float | None = None) -> Result:
-    """Search for ten minutes; Ctrl-C comes so many seconds after the first plan, if at all."""
-    pending: list[threading.Timer] = []
+@pytest.mark.parametrize("after_s", [0.0, 0.4, 1.0])
+def test_an_interrupt_ends_the_search_with_the_best_plan(after_s: float) -> None:
+    stop, pending = threading.Event(), list[threading.Timer]()
 
     def arm(progress: Progress) -> None:
-        if after_s is not None and progress.makespan_s is not None and not pending:
-            pending.append(threading.Timer(after_s, _interrupt))
+        """Ctrl-C comes so many seconds after the first plan."""
+        if progress.makespan_s is not None and not pending:
+            pending.append(threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT)))
             pending[0].start()
 
     graph, machine = FAMILIES["layered"](200, 1), make_machine(2, rate=12e9, latency_s=8e-6)
-    result = place(graph, machine, method=method, time_limit_s=600, workers=1, on_progress=arm, stop=stop)
-    for timer in pending:
-        timer.join()
-    return result
-
-
-@pytest.mark.parametrize("after_s", [0.0, 0.4, 1.0])
-def test_an_interrupt_ends_the_search_with_the_best_plan(after_s: float) -> None:
-    stop = threading.Event()
-    result = _place(stop=stop, after_s=after_s)
+    result = place(graph, machine, time_limit_s=600, workers=1, on_progress=arm, stop=stop)
+    pending[0].join()
     assert stop.is_set()
     assert result.plan.solve_s < 300
     assert result.plan.lower_bound_s < result.plan.makespan_s

@@ -29,7 +29,7 @@ def test_the_default_method_reaches_the_optimum_and_claims_no_other(seed: int) -
         with pytest.raises((InfeasibleError, NoPlanError)):
             place(graph, ahead, options)
         return
-    plan = place(graph, ahead, options, time_limit_s=3.0, workers=1).plan
+    plan = place(graph, ahead, options, work_s=1.0).plan
     assert plan.lower_bound_s <= optimum + 1e-9
     assert plan.makespan_s == pytest.approx(float(optimum), abs=1e-9)
 
@@ -47,7 +47,7 @@ def test_the_search_goes_on_when_the_problem_without_issues_is_proven() -> None:
     devices = tuple(Device(name, kind, dispatch_s=each_s, process="p") for name, kind, each_s in issued)
     links = (Link("d0", "d1", 4, 2), Link("d2", "d0", 1, 1), Link("d1", "d2", 1))
     options = Options(contention="none", transfers="edge")
-    plan = place(OpGraph(ops, edges), Topology(devices, (), links), options, time_limit_s=3.0).plan
+    plan = place(OpGraph(ops, edges), Topology(devices, (), links), options, work_s=1.0).plan
     assert plan.makespan_s == 13
 
 
@@ -58,7 +58,7 @@ def test_the_default_method_keeps_what_gains_little() -> None:
     gpus = tuple(Device(name, "gpu", dispatch_s=1e-6, process="python") for name in ("gpu0", "gpu1"))
     machine = Topology(gpus, (), (Link("gpu0", "gpu1", 1e9, 1e-6),))
     graph = OpGraph((*chain, Op("beside", "op", 1.5e-3)), edges)
-    rows = {row.method: row.makespan_s for row in compare(graph, machine, time_limit_s=3.0).rows}
+    rows = {row.method: row.makespan_s for row in compare(graph, machine, time_limit_s=1.0).rows}
     least_s = min(makespan_s for makespan_s in rows.values() if makespan_s is not None)
     assert rows["ilp"] == pytest.approx(least_s, rel=1e-9)
     assert least_s == pytest.approx(0.100001, rel=1e-3)
@@ -73,4 +73,4 @@ def test_who_comes_first_at_a_shared_interpreter_is_searched() -> None:
     )
     graph = OpGraph((Op("short", "op", 2.0), Op("long", "op", 3.0)), ())
     machine = Topology(cores, (), (Link("d0", "d1", 1.0, 1.0),))
-    assert place(graph, machine, Options(contention="none"), time_limit_s=2.0).plan.makespan_s == 3
+    assert place(graph, machine, Options(contention="none"), work_s=0.3).plan.makespan_s == 3

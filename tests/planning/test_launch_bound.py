@@ -48,11 +48,10 @@ def test_a_plan_within_the_noise_of_one_device_is_said_to_be() -> None:
     long, beside = chains(1e-3), ("b0",)
     ops = tuple(op for op in long.ops if op.id.startswith("a") or op.id in beside)
     edges = tuple(edge for edge in long.edges if edge.source.startswith("a"))
-    machine = Topology(TWO_GPUS.devices, TWO_GPUS.routers, TWO_GPUS.links)
-    plan = place(OpGraph(ops, edges), machine, time_limit_s=3.0).plan
+    plan = place(OpGraph(ops, edges), TWO_GPUS, time_limit_s=3.0).plan
     assert len(set(plan.placement.values())) == 2
     assert one_device_note(plan) is not None
-    assert one_device_note(place(long, machine, time_limit_s=3.0).plan) is None
+    assert one_device_note(place(long, TWO_GPUS, time_limit_s=3.0).plan) is None
 
 
 def test_a_gpu_of_an_unknown_type_launches_as_others_do() -> None:

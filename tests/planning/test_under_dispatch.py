@@ -54,9 +54,8 @@ def devices_of(plan: object) -> int:
 # Turns of 14 us for ops of 5: nothing is gained on the second core, and the bound of turns, 5 us an op, proves it.
 @pytest.mark.parametrize("graph", [recurrent(120, 5e-6), chains(1, 1008, 2.5e-6), chains(2, 500, 5e-6)])
 def test_short_ops_stay_on_one_core_of_an_interpreter(graph: OpGraph) -> None:
-    found = place(graph, THREADS, time_limit_s=10.0)
+    found = place(graph, THREADS, work_s=1.0)
     assert (devices_of(found.plan), found.status) == (1, "optimal")
-    assert found.plan.solve_s < 8.0
     assert found.speedup == pytest.approx(1.0)
 
 
@@ -68,7 +67,7 @@ def test_chains_of_short_ops_are_worth_a_process_each() -> None:
 
 # 60 us each; side by side 28 us for two: turns hide behind the ops.
 def test_ops_longer_than_all_turns_are_shared() -> None:
-    found = place(chains(2, 100, 60e-6), THREADS, time_limit_s=5.0)
+    found = place(chains(2, 100, 60e-6), THREADS, work_s=1.0)
     assert found.speedup == pytest.approx(2.0, abs=0.02)
 
 

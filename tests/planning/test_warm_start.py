@@ -125,6 +125,13 @@ def test_a_plan_that_no_longer_fits_is_not_used_and_says_so() -> None:
     assert found.provenance["warm_start"].endswith("it exceeds the memory")
 
 
+def test_a_pinned_op_is_not_where_the_plan_has_it() -> None:
+    graph = make_graph({"a": 1, "b": 2, "c": 1}, [("a", "b", 1), ("b", "c", 1)])
+    alone = _solved(graph, make_machine(2), pins=dict.fromkeys("abc", "d0"))
+    found = _solved(graph, make_machine(2), pins={"b": "d1"}, warm_start=alone).provenance["warm_start"]
+    assert found.startswith("2 of 3 ops where the plan has them, 1 where pins, groups or devices let them")
+
+
 @pytest.mark.parametrize("name", ["rename_op", "drop_op", "move_op", "shift_everything", "drop_transfer", "reroute"])
 def test_a_plan_that_breaks_its_own_rules_is_no_warm_start(name: str) -> None:
     plan, refused = next(one for one in right_plans(range(40)) if len(one.transfers) > 1), 0

@@ -14,8 +14,9 @@ from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp.assignment_model import find_placement
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
-from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule
-from dlplacer.solvers.methods import start_of
+from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, Schedule
+from dlplacer.solvers.instance.time_limit import counting_work
+from dlplacer.solvers.methods import METHODS, start_of
 from dlplacer.solvers.starts import StartSearch
 
 
@@ -59,6 +60,12 @@ def make_instance(graph: OpGraph, topology: Topology) -> Instance:
 def one_worker(seconds: float = 60.0, gap: float = 0.0) -> Budget:
     """A budget with one worker and plenty of time."""
     return Budget(time.monotonic() + seconds, gap=gap, workers=1)
+
+
+def outcome_by_work(problem: Problem, method: str = "ilp") -> Outcome:
+    """The outcome of a method with work in place of time, so that phases with a share of it to themselves end soon."""
+    with counting_work():
+        return METHODS[method](problem, Budget(20.0, workers=1))
 
 
 def no_bounds(instance: Instance) -> Bounds:

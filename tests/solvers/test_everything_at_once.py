@@ -8,7 +8,11 @@ from dlplacer.core.errors import InfeasibleError
 from dlplacer.planning.place import place
 
 
-def _check(seed: int) -> None:
+@pytest.mark.parametrize(
+    "seed",
+    [*range(8), *(pytest.param(seed, marks=() if seed == 159 else pytest.mark.slow) for seed in range(24, 400))],
+)
+def test_the_default_method_proves_the_optimum(seed: int) -> None:
     graph, topology, options = random_everything(seed)
     optimum = naive_optimum(graph, topology, options)
     if optimum is None:
@@ -19,14 +23,3 @@ def _check(seed: int) -> None:
     assert plan.lower_bound_s <= optimum + 1e-9, seed
     assert plan.makespan_s == pytest.approx(optimum, abs=1e-9), seed
     assert plan.status == "optimal", seed
-
-
-@pytest.mark.parametrize("seed", [*range(8), 159, pytest.param(101, marks=pytest.mark.slow)])
-def test_the_default_method_proves_the_optimum(seed: int) -> None:
-    _check(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(24, 400))
-def test_the_default_method_proves_the_optimum_of_many(seed: int) -> None:
-    _check(seed)

@@ -160,7 +160,10 @@ class SegmentChain:
         for several in (self.alone, self.series):
             distinct = {one.instance: one for one in several if one.instance.op_count <= _LARGEST_SEARCH}
             left = [(self.known[part], one) for part, one in distinct.items()]
-            left = [(known, one) for known, one in left if not (known.exhausted or known.incumbent.closed)]
+            # Where list rules find no schedule, as between devices that no route joins, none is searched either.
+            left = [
+                each for each in left if each[0].incumbent.best and not (each[0].exhausted or each[0].incumbent.closed)
+            ]
             found += [one for _, one in sorted(left, key=lambda entry: -entry[0].width)]
         return found
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from dlplacer.core.errors import InputError
 from dlplacer.data_parallel import OuterOptimizer, diloco, easgd, local_sgd
+from dlplacer.data_parallel.elastic import worker_group
 
 pytestmark = pytest.mark.xdist_group("outer optimizer")  # the ranks that all tests look at are run once
 
@@ -229,6 +230,7 @@ def test_a_pull_of_eta_rho_follows_the_learning_rate() -> None:
 
 
 def dying(rank: int, dead: int) -> None:
+    worker_group._LEAST_PATIENCE_S = 2.0
     dist.init_process_group("gloo")
     model = Quadratic(rank)
     inner = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -113,7 +113,7 @@ def test_kernels_that_return_other_strides_than_were_traced(layout: str, ops: li
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_op_in_every_layout_is_read_with_the_strides_that_were_traced(layout: str) -> None:
-    differing_in(layout, OPS)
+    assert "aten.mul.Tensor" not in differing_in(layout, OPS)
 
 
 def test_as_strided_reads_the_elements_that_plain_pytorch_reads() -> None:
@@ -126,7 +126,7 @@ def test_as_strided_reads_the_elements_that_plain_pytorch_reads() -> None:
             hidden = F.batch_norm(self.fc(x).transpose(1, 2), None, None, training=True).transpose(1, 2).contiguous()
             return hidden.as_strided((3, 10, 4), (40, 4, 1)).square().mean((0, 2)).max()
 
-    require_plain_step(Job(Windows(), (torch.randn(3, 5, 6),)))
+    assert require_plain_step(Job(Windows(), (torch.randn(3, 5, 6),))).gradients["fc.weight"].any()
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -148,7 +148,7 @@ def test_strides_that_code_reads_are_those_of_the_kernel(read: Callable[[Tensor]
         def forward(self, x: Tensor) -> Tensor:
             return read(self.norm(self.fc(x).transpose(1, 2))).square().mean()
 
-    require_plain_step(Job(Normed(), (torch.randn(3, 5, 6),)))
+    assert require_plain_step(Job(Normed(), (torch.randn(3, 5, 6),))).gradients["norm.weight"].any()
 
 
 def test_strides_of_shuffled_channels_are_those_of_the_kernel() -> None:
@@ -161,4 +161,4 @@ def test_strides_of_shuffled_channels_are_those_of_the_kernel() -> None:
             hidden = F.channel_shuffle(self.conv(x).contiguous(memory_format=torch.channels_last), 2)
             return hidden.as_strided((hidden.numel(),), (1,)).mul(torch.arange(float(hidden.numel()))).square().mean()
 
-    require_plain_step(Job(Shuffled(), (torch.randn(2, 2, 3, 3),)))
+    assert require_plain_step(Job(Shuffled(), (torch.randn(2, 2, 3, 3),))).gradients["conv.weight"].any()

@@ -79,6 +79,7 @@ def of_kernel(graph: OpGraph) -> list[str]:
 def test_numbers_are_those_of_plain_pytorch(form: str) -> None:
     job, plain = job_of(form), copy.deepcopy(training(form)[0].module)
     with placed_at_random(job, 1, graph=training(form)[1].graph) as placed:
+        assert of_kernel(placed.plan.graph)
         for _ in range(2):
             require_same_step(placed, job, plain, joint=False)
 

@@ -81,7 +81,8 @@ UPDATES = {
 
 # Adam divides by the root of a mean square. Where a gradient is near 0 this magnifies its rounding: a wider margin.
 @pytest.mark.parametrize(
-    ("name", "model"), [*((name, "branches") for name in UPDATES), ("momentum", "tied"), ("adam", "frozen part")]
+    ("name", "model"),
+    [*((name, "linear") for name in UPDATES), ("adam", "branches"), ("momentum", "tied"), ("adam", "frozen part")],
 )
 def test_updates_inside_the_step_are_those_of_torch_optim(name: str, model: str) -> None:
     rule, make_theirs = UPDATES[name]
@@ -149,6 +150,8 @@ def test_gradients_of_biases_for_one_example_are_added_up_apart(through_autograd
             one_step(placed, job, through_autograd)
             plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
         require_same_gradients(placed, plain)
+        both = [placed.get_parameter(name).grad for name in ("bias_ih", "bias_hh")]
+        assert both[0].data_ptr() != both[1].data_ptr()
 
 
 @pytest.mark.parametrize("through_autograd", [True, False])
@@ -168,6 +171,8 @@ def test_hooks_of_parameters_are_called(through_autograd: bool) -> None:
             one_step(placed, job, through_autograd)
             plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
             require_same_gradients(placed, plain)
+        # -(-g + g) after two steps
+        assert not placed.get_parameter("bias").grad.any()
 
 
 def test_without_gradients_the_forward_pass_runs_alone() -> None:

@@ -6,7 +6,7 @@ import pytest
 from ortools.sat.python import cp_model
 from solvers.brute_force import optimal_makespan
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, no_bounds, one_worker
-from solvers.random_problems import random_fork_join
+from solvers.random_problems import random_fork_join, random_problem
 
 import dlplacer.solvers.decomposition.segments as segments_module
 from dlplacer.core.errors import InfeasibleError
@@ -36,6 +36,11 @@ def _whole_optimum(instance: Instance, upper: int) -> int:
     model, variables = build_model(instance, no_bounds(instance), upper)
     assert search(model, reader(variables, instance), incumbent, 60.0) is SearchEnd.OPTIMAL
     return incumbent.bound
+
+
+def test_series_without_a_first_schedule_end_the_rounds() -> None:
+    chain = _chain(make_instance(*random_problem(92)))
+    assert any(known.incumbent.best is None for known in chain.known.values())
 
 
 def test_segments_lie_between_cut_ops() -> None:

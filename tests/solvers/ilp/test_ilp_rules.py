@@ -4,7 +4,7 @@ The optimum is asked of the model alone, without bounds or a first schedule, and
 """
 
 from ortools.sat.python import cp_model
-from solvers.helpers import broken_rules, make_graph, make_machine, make_problem, no_bounds, one_worker
+from solvers.helpers import broken_rules, make_graph, make_machine, make_problem, no_bounds, one_worker, outcome_by_work
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Device, Link, Router, Topology
@@ -13,7 +13,6 @@ from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, reader, se
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.schedule import Incumbent
-from dlplacer.solvers.methods import METHODS
 
 
 def _optimum(graph: OpGraph, topology: Topology) -> int:
@@ -25,7 +24,7 @@ def _optimum(graph: OpGraph, topology: Topology) -> int:
     assert incumbent.best is not None
     assert not broken_rules(instance, incumbent.best)
     assert incumbent.bound == incumbent.best.makespan
-    outcome = METHODS["ilp"](problem, one_worker())
+    outcome = outcome_by_work(problem)
     assert outcome.schedule is not None
     assert outcome.schedule.makespan == outcome.lower_bound == incumbent.bound
     return incumbent.bound

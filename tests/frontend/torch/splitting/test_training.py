@@ -95,4 +95,6 @@ def test_random_nets_with_random_splits_equal_plain_pytorch(data: st.DataObject)
     job = job_of(net, data.draw(st.integers(2, 5), label="batch"), 14)
     step = TracedStep.of(job)
     ops = data.draw(st.sets(st.sampled_from(sorted(step.nodes))), label="ops")
-    require_equal(job, splits_of(step.nodes, ops, data.draw(st.integers(2, 3), label="parts")))
+    splits = splits_of(step.nodes, ops, data.draw(st.integers(2, 3), label="parts"))
+    graph = require_equal(job, splits)
+    assert {op.origin[0] for op in graph.ops if op.origin} == {split.op for split in splits}
