@@ -1,21 +1,14 @@
 """Reading, rounding and printing of quantities; units are converted only here.
 
 Inside dlplacer times are seconds, sizes bytes and rates bytes or FLOP per second, as floats and ints. Solvers count in
-integer ticks; `choose_tick` picks the length of a tick.
+integer ticks (`dlplacer.problem.ticks`).
 """
 
-import math
 import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
-
-MAX_TICKS = 2**30
-"""Horizons stay below this many ticks: CP-SAT may drop the enforcement of rows whose coefficients sum past 2^31."""
-
-_MIN_TICK_S = Fraction(1, 10**9)
-_MAX_COMMON_UNIT_VALUES = 20_000
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -93,28 +86,3 @@ def exact(value: float | int) -> Fraction:
 def _decimal(value: float) -> Fraction:
     # Layers have repeated times, and parsing a fraction takes 10 us.
     return Fraction(repr(value))
-
-
-def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
-    """The length of a tick in seconds, from all durations and delays of a problem and an upper bound on its makespan.
-
-    If all values are multiples of a common unit and the horizon is below `MAX_TICKS` of them, the tick is that unit
-    and ticks are exact. Otherwise it is the larger of 1 ns and horizon ÷ (`MAX_TICKS` − 1).
-    """
-    nonzero = {value for value in values if value}
-    coarse = max(_MIN_TICK_S, horizon / (MAX_TICKS - 1))
-    if not nonzero or len(nonzero) > _MAX_COMMON_UNIT_VALUES:
-        return coarse if nonzero else _MIN_TICK_S
-    unit = Fraction(0)
-    for value in nonzero:
-        (a, b), (c, d) = unit.as_integer_ratio(), value.as_integer_ratio()
-        unit = Fraction(math.gcd(a * d, c * b), b * d)
-        if horizon >= unit * MAX_TICKS:
-            return coarse
-    return unit
-
-
-def ticks(value_s: Fraction, tick_s: Fraction) -> int:
-    """A time in whole ticks, rounded down, so that a bound in ticks is a bound in seconds."""
-    # The same as `//`, in a third of its time.
-    return (value_s.numerator * tick_s.denominator) // (value_s.denominator * tick_s.numerator)

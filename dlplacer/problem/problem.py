@@ -1,6 +1,6 @@
 """Graph × topology × options as integer tables, over which the solvers iterate.
 
-Names become positions once, here; durations and delays become ticks (`dlplacer.core.units.choose_tick`), rounded down.
+Names become positions once, here; durations and delays become ticks (`dlplacer.problem.ticks`), rounded down.
 """
 
 import math
@@ -18,8 +18,9 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
-from dlplacer.core.units import choose_tick, exact, format_bytes, format_seconds, ticks
+from dlplacer.core.units import exact, format_bytes, format_seconds
 from dlplacer.problem.routes import RoutesByPair, any_relays, least_delay_routes, lines_of, matrices
+from dlplacer.problem.ticks import choose_tick, ticks
 
 _MOST_S = sys.float_info.max
 

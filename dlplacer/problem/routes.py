@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import TypeVar
 
 from dlplacer.core.topology import Link, Topology
-from dlplacer.core.units import exact, ticks
+from dlplacer.core.units import exact
+from dlplacer.problem.ticks import ticks
 
 Number = TypeVar("Number", float, Fraction)
 Hop = tuple[str, str]

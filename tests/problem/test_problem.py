@@ -12,8 +12,8 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.core.units import MAX_TICKS
 from dlplacer.problem.problem import build_problem
+from dlplacer.problem.ticks import MAX_TICKS
 
 PAPER = Options.paper()
 

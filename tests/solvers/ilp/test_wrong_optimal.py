@@ -12,7 +12,7 @@ from solvers.random_problems import random_problem
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
-from dlplacer.core.units import MAX_TICKS
+from dlplacer.problem.ticks import MAX_TICKS
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import build_instance
 
