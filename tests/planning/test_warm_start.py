@@ -129,7 +129,7 @@ def test_a_pinned_op_is_not_where_the_plan_has_it() -> None:
     graph = make_graph({"a": 1, "b": 2, "c": 1}, [("a", "b", 1), ("b", "c", 1)])
     alone = _solved(graph, make_machine(2), pins=dict.fromkeys("abc", "d0"))
     found = _solved(graph, make_machine(2), pins={"b": "d1"}, warm_start=alone).provenance["warm_start"]
-    assert found.startswith("2 of 3 ops where the plan has them, 1 where pins, groups or devices let them")
+    assert found.startswith("2 of 3 ops on the plan's devices, 1 moved because of pins, groups or devices")
 
 
 @pytest.mark.parametrize("name", ["rename_op", "drop_op", "move_op", "shift_everything", "drop_transfer", "reroute"])
