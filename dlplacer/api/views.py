@@ -173,9 +173,7 @@ def _what_would_help(found: "WhatWouldHelp") -> Iterator[Block]:
     """Up to eight changes that shorten the step; the others are counted."""
     base_s = found.base.makespan_s
     if base_s < found.given_s:
-        yield (
-            f"longer search alone: {format_seconds(base_s)}, not {format_seconds(found.given_s)}; gains refer to it"
-        )
+        yield f"longer search alone: {format_seconds(base_s)}, not {format_seconds(found.given_s)}; gains refer to it"
     # The largest gains come first.
     count = sum((one.gain(base_s) or 0.0) >= _LEAST_GAIN for one in found.answers[:_CHANGES])
     shown = found.table.only("change", "makespan_s", "gain", "most_gain", "status")
