@@ -168,11 +168,11 @@ class PathPart:
 def critical_path(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[PathPart, ...]:
     """The chain of ops and transfers up to the op that ends last, each starting when its predecessor ends.
 
-    It is found backwards from the end. An op waits for a tensor (from its producer here, or the transfer that brings
-    it), for its device, or for the barrier at the loss; a transfer waits for its producer or for a link. If several of
-    these end together, events with a duration win, then the order just given. The path begins at an event that waits
-    for none. If issuing ops or handing over tensors delays an op, its predecessor is the event that ended last, and the
-    time between belongs to no step. Times are compared with the tolerance of `dlplacer.check`.
+    It is found backwards from the end. An op waits for a tensor (from its producer here or a transfer), for its device,
+    or for the barrier at the loss; a transfer waits for its producer or for a link. If several of these end together,
+    events with a duration win, then the order just given. The path begins at an event that waits for none. If issuing
+    ops or handing over tensors delays an op, its predecessor is the event that ended last; the time between belongs to
+    no step. Times are compared with the tolerance of `dlplacer.check`.
     """
     arcs = arcs or ScheduleArcs(plan)
     into: dict[int, list[ScheduleArc]] = defaultdict(list)

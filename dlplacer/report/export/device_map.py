@@ -18,8 +18,8 @@ def device_map(plan: Plan, devices: Mapping[str, int | str] | None = None) -> di
 
     No path is inside another. If the contents of a module are on several devices, the map lists its tensors and
     submodules instead, like accelerate's own maps. Accelerate runs whole modules one after another, so the map keeps
-    the memory of a plan but not its concurrency. A module's own parameters and buffers, with those of modules that
-    share a tensor with it, go to the device that holds most of their bytes. CPU devices are ``cpu`` and others have
+    the memory of a plan but not its concurrency. A module's own tensors, with those of modules that share one
+    with it, go to the device that holds most of their bytes. CPU devices are ``cpu`` and others have
     numbers, unless `devices` names them.
 
     Raises InputError if the graph has no parameters of modules.
