@@ -262,8 +262,8 @@ def explain(
 ) -> "Explanation":
     """The causes of a plan's step time, and the gain of each of several changes, solved for within the budget.
 
-    The changes are links twice as fast, one more device of each type, a quarter more memory, and each of the three
-    longest ops twice as fast; with `why`, an op on each of the other devices instead.
+    Changes: links twice as fast, one more device of each type, a quarter more memory, each of the three longest ops
+    twice as fast; with `why`, an op on each of the other devices instead.
 
     Examples
     --------
