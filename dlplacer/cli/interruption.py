@@ -19,8 +19,8 @@ def end_on_interrupt() -> None:
     """Make Ctrl-C end this process at once, unless a command installs its own handler.
 
     KeyboardInterrupt would not do: during an import it leaves a half-loaded package, which an extension module's init
-    reports as another error, and in callbacks of the garbage collector Python drops it. Nothing needs cleaning up,
-    because files are written atomically and child processes end with this one.
+    reports as another error. In callbacks of the garbage collector, Python drops it. Nothing needs cleaning up, because
+    files are written atomically and child processes end with this one.
     """
     if hasattr(signal, "SIGINT"):
         owner = os.getpid()
