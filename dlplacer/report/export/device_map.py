@@ -17,7 +17,7 @@ def device_map(plan: Plan, devices: Mapping[str, int | str] | None = None) -> di
     """Path → device, with the fewest paths that cover all parameters and buffers: ``""`` alone if one device has them.
 
     No path is inside another. If the contents of a module are on several devices, the map lists its tensors and
-    submodules instead, like accelerate's own maps. Accelerate runs whole modules one after another, so the map keeps
+    submodules instead, as in accelerate's own maps. Accelerate runs whole modules one after another, so the map keeps
     the memory of a plan but not its concurrency. A module's own tensors, with those of modules that share one
     with it, go to the device that holds most of their bytes. CPU devices are ``cpu`` and others have
     numbers, unless `devices` names them.
@@ -59,7 +59,7 @@ def _stored(plan: Plan) -> dict[str, tuple[str, int]]:
         if op.kind in _STORED and "onnx" not in (plan.graph.capture or {})
     }
     if not stored:
-        raise InputError("the plan's graph has no parameters or buffers with module paths; a device map would be empty")
+        raise InputError("the plan's graph has no parameters or buffers with module paths; export the plan of a module")
     for group in _tied(plan):
         known = [stored[name] for name in group if name in stored]
         if known:
@@ -77,7 +77,7 @@ def _tied(plan: Plan) -> list[list[str]]:
 
 
 def _homes(plan: Plan) -> dict[str, str]:
-    """Name of a parameter or buffer → its device in the map, the same for a module's own and those tied to them."""
+    """Name of a parameter or buffer → its device in the map; a module's own and those tied to them share one."""
     stored = _stored(plan)
     joined = UnionFind(map(_owner, stored))
     for group in _tied(plan):

@@ -245,8 +245,8 @@ def _exo(layout: Layout) -> str:
 class Target:
     """A runtime and the plans that it can express.
 
-    `contiguous`: each device has one run of whole layers. `ram`: weights may be in RAM: ``no``, ``first`` (for layers
-    before those on GPUs), or ``anywhere``. `experts` may be apart from their layers, devices on several `hosts`.
+    `contiguous`: one run of whole layers per device. `ram`: weights may be in RAM: ``no``, ``first`` (layers before
+    those on GPUs) or ``anywhere``. `experts`: they may be apart from their layers. `hosts`: there may be several hosts.
     """
 
     text: Callable[[Layout], str]
@@ -333,7 +333,7 @@ def _require_told(plan: Plan, target: str) -> None:
 
 
 def _solved_again(chain: ChainCosts, rule: Target, largest: bool) -> tuple[int, ...] | None:
-    """The best placement that a target can express, host by host if it takes only one; None if none fits."""
+    """The best placement that a target can express, host by host if it allows one host only; None if none fits."""
     # If RAM comes first, it is that of one host, whose process reaches the GPUs of others.
     hosts = np.array(["" if rule.hosts and rule.ram != "first" else _host(device) for device in chain.devices])
     reached = np.array([rule.hosts and device.asynchronous for device in chain.devices])

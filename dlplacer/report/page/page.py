@@ -179,7 +179,7 @@ def page_table(title: str, table: Table, unit_s: float, widths: Mapping[str, int
 def schedule_data(
     plans: Sequence[tuple[str, Plan]], shown: Sequence[int] = (0,), is_run: bool = False, **more: Any
 ) -> dict[str, Any]:
-    """The data of a page with schedules: one clock and one table of texts for all, graphs once each.
+    """The data of a page with schedules: one clock and one table of texts for all, and each graph once.
 
     `shown`: positions of the schedules that the page shows at first. `more`: further data for the script, such as
     ``tables``.

@@ -1,4 +1,4 @@
-"""The table of pictures, which needs no matplotlib, and their files.
+"""The table of pictures, and functions that write their files; importing it loads no matplotlib.
 
 A picture is a function ``plot_NAME(subject, ax=None)`` of this folder and a row in `PICTURES`, which the command line
 reads. The function draws on the given Axes, or on new ones at a size that suits the subject.
@@ -35,7 +35,7 @@ PICTURES = (
     Picture("placement", "plan", "the graph coloured by device", "placement"),
     Picture("memory", "plan", "memory over time", "memory"),
     Picture("fit", "fit", "layers and memory of each device, as .png, .svg or .pdf"),
-    Picture("hybrid", "hybrid plan", "speedup over devices, as .png, .svg or .pdf"),
+    Picture("hybrid", "hybrid plan", "speedup by number of devices, as .png, .svg or .pdf"),
     Picture("pipeline", "pipeline plan", "the schedule as .png, .svg or .pdf"),
     Picture("run", "run", "the measured step beneath the predicted one, as .png, .svg or .pdf", "gantt"),
     Picture("topology", "topology", "picture to write, as .png, .svg or .pdf"),

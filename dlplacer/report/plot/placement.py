@@ -19,7 +19,7 @@ from dlplacer.report.plot.style import CROSSING, GUIDE, IDLE, TEXT, axes_or_new,
 from dlplacer.report.summary import headline, verdict
 
 _MOST_OPS = 1500
-"""Most ops that take time for which each op has a dot of its own."""
+"""Largest number of ops that take time for which each op has its own dot."""
 _LARGEST_SHARE = 1 / 40
 _SLICES = 40
 _BAND_GAP = 1.6

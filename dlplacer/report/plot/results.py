@@ -65,7 +65,7 @@ def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     """Speedup over one device against the devices in use, both axes logarithmic; returns the Axes, without units.
 
     Like the paper's figures 3 and 5: a line for data parallelism alone and one per model-parallel degree, each
-    at the exact number of devices. The dashed line is the best strategy with at most that number; the dotted vertical
+    at the exact number of devices. The dashed line is the best strategy on at most that number; the dotted vertical
     line is the first number of devices on which a hybrid beats data parallelism.
     """
     ax = axes_or_new(ax, (9.0, 5.5))
