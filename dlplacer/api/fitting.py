@@ -92,7 +92,7 @@ def fit(
 def _machine(
     machine: TopologyLike, link: str | None, network: str | None, used: Sequence[str] | Mapping[str, str]
 ) -> Topology:
-    """The topology of a value, a file or a shipped name, or of a description as a line of text or a TOML file."""
+    """A topology as given, from a file or shipped name, or from a description (a line of text or a TOML file)."""
     if isinstance(machine, str) and (
         machine.endswith(".toml") or not (Path(machine).exists() or machine in shipped_names("topologies"))
     ):

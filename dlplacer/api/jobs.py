@@ -97,7 +97,7 @@ def capture(
 ) -> OpGraph:
     """The dataflow graph of a step, without times unless a device type is given; nothing is allocated.
 
-    Raises CaptureError if the model cannot be captured, naming the line and the way out.
+    Raises CaptureError if the model cannot be captured, with the line and a remedy.
 
     Examples
     --------
@@ -164,7 +164,7 @@ def job_options(step: Mapping[str, Any]) -> JobOptions:
 
 
 def rewrites_of(job: "Job", step: StepOptions, build: "Callable[[], Job] | None" = None) -> list[str]:
-    """Names of a capture's rewrites; compares micro-batches with the whole batch on `job`, or on that of `build`."""
+    """Names of a capture's rewrites; checks micro-batches against the whole batch, on the job of `build` if given."""
     from dlplacer.frontend.torch.batch_comparison import compared_cut
     from dlplacer.frontend.torch.capture import default_rewrites
 

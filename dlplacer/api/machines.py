@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def detect_topology(
     kind: str = "auto", *, measure: bool = False, on_progress: Callable[[str], None] = silent
 ) -> Topology:
-    """This machine: its GPUs as nvidia-smi reports them or, without any, the CPU cores of this process.
+    """The topology of this machine: its GPUs as nvidia-smi reports them or, without any, the process's CPU cores.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def catalogue(what: str) -> Table:
 
 
 def _records(what: str) -> Iterator[dict[str, Any]]:
-    """The entries of a list; for devices, this machine's by their names for ``--devices``, then the known types."""
+    """The entries of a list; this machine's devices, named as for ``--devices``, precede the known device types."""
     if what == "graphs":
         for name in shipped_names("graphs"):
             graph = load_graph(name)
@@ -161,7 +161,7 @@ def new_topology(
 ) -> Topology:
     """The machine that a line of text or a TOML file describes, with memory and rates of the device table.
 
-    Raises InputError if the text cannot be read or a device is not in the table; the latter suggests similar names.
+    Raises InputError if the text cannot be read, or a device is not in the table (with suggestions of similar names).
 
     Examples
     --------

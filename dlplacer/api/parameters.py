@@ -64,9 +64,9 @@ def _number(dimension: str, whole: bool = False) -> Read:
 
 
 def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
-    """Reader of a series: `entry` reads the parts of a text split at commas; without it one value is a series too.
+    """Reader of a series: `entry` reads each part of a text split at commas; without it a single value is a series.
 
-    Without `entry` a dict, which may replace a series of texts, is returned as it is.
+    Without `entry`, a dict is returned unchanged, because it may replace a series of texts.
     """
 
     def read(value: Any) -> Any:
@@ -92,7 +92,7 @@ def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
 
 
 def _figures(value: Any) -> dict[int, float]:
-    """Number of devices → positive number, from a dict, a text such as ``2=1.32,4=2.1``, or a list of them."""
+    """Device count → positive number, from a dict, a text such as ``2=1.32,4=2.1``, or a list of them."""
     found: dict[int, float] = {}
     for table in value if isinstance(value, list) else [value]:
         if isinstance(table, str):
@@ -197,7 +197,7 @@ class Parameter:
         return self.option or (f"--{self.dest.removesuffix(self.kind.unit).replace('_', '-')}",)
 
     def read(self, value: Any) -> Any:
-        """A value or its text, checked and completed; raises ValueError or InputError."""
+        """A value or its text, checked and converted; raises ValueError or InputError."""
         value = self.kind.read(value)
         for one in value if isinstance(value, tuple) else (value,):
             if self.choices and one not in self.choices:
@@ -479,7 +479,7 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function check its arguments by their declarations, and add these to its docstring.
+    """Make a function check its arguments by their declarations, and document them in its docstring.
 
     Omitted arguments are not checked, nor is None if it is the default; ``on_progress=None`` counts as omitted.
     """
@@ -509,7 +509,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _documented(doc: str, parameters: Mapping[str, Parameter]) -> str:
-    """The docstring with a section on the parameters before the next section."""
+    """The docstring with a Parameters section before its first other section."""
     text = inspect.cleandoc(doc)
     told = ((name, each.doc or each.help) for name, each in parameters.items())
     section = "".join(f"{name}\n    {meaning[:1].upper()}{meaning[1:]}.\n" for name, meaning in told)

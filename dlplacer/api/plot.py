@@ -28,12 +28,12 @@ T = TypeVar("T")
 
 
 def gantt(plan: PlanLike, ax: "Axes | None" = None, *, color_by: str = "phase") -> "Axes":
-    """Devices and links over time, coloured by ``phase`` or ``module``; the line below is the critical path."""
+    """Devices and links over time, coloured by ``phase`` or ``module``; a line below marks the critical path."""
     return _drawn("gantt", whole_plan_of(plan), ax, color_by=color_by)
 
 
 def placement(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
-    """The graph, with each op in its device's colour and an area by its time; a large graph shows module blocks."""
+    """The graph, with each op as a dot in its device's colour, sized by time; a large graph shows module blocks."""
     return _drawn("placement", whole_plan_of(plan), ax)
 
 

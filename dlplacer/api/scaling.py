@@ -67,7 +67,7 @@ def hybrid(
 ) -> "HybridPlan":
     """The best strategy for every number of devices up to a budget: data parallelism, model parallelism or both.
 
-    Raises InfeasibleError if no strategy trains the model, saying why.
+    Raises InfeasibleError, with the reason, if no strategy trains the model.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def advise_gpus(
     efficiency: float | None = None,
     gpus: int | None = None,
 ) -> dict[str, float]:
-    """GPUs, speedup or overhead by Lemma 3.1, from an overhead with a speedup or GPUs, or an efficiency with GPUs.
+    """GPUs for a speedup, speedup of GPUs, or overhead that an efficiency allows (Lemma 3.1); give two figures.
 
     Examples
     --------

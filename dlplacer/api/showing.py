@@ -59,7 +59,7 @@ def show(
 ) -> HtmlPage:
     """A page to explore: the schedule, memory, modules and tables of a plan; likewise a run, comparison or pipeline.
 
-    Raises InputError if the subject is none of these, it is no plan but `against` is given, or writing fails.
+    Raises InputError if the subject is none of these or, with `against`, not a plan, or the file cannot be written.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def _other_page(subject: object) -> HtmlPage | None:
 
 
 _ROWS = 16
-"""Most rows shown of a table: with the headline, they fill about a screen."""
+"""Largest number of rows shown of a table: with the headline, about a screen."""
 
 
 def html(value: object) -> str:

@@ -260,7 +260,7 @@ def explain(
     on_progress: Callable[[str, int, int], None] = silent,
     stop: Event | None = None,
 ) -> "Explanation":
-    """The causes of a plan's step time, and the gain of each of several changes, solved for within the budget.
+    """The causes of a plan's step time, and the gains of several changes, found by solving again within the budget.
 
     Changes: links twice as fast, one more device of each type, a quarter more memory, each of the three longest ops
     twice as fast; with `why`, an op on each of the other devices instead.

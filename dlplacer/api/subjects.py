@@ -42,7 +42,7 @@ PlanLike: TypeAlias = Union[Plan, Result, "SplitResult", "Run", Name]
 """A plan, a result that has one, a run (its predicted step is the plan), or a plan file."""
 
 DevicesLike: TypeAlias = str | Sequence["NamedDevice"] | Mapping[str, "NamedDevice"] | None
-"""Device of the plan → device here, or devices in the plan's order; None derives them from the plan's device types."""
+"""Planned device → device of this machine, or devices in the plan's order; None derives them from the plan's types."""
 
 
 def graph_of(value: GraphLike, name: str = "graph", step: Mapping[str, Any] | None = None) -> OpGraph:
@@ -110,7 +110,7 @@ def options_of(value: OptionsLike, name: str = "options") -> Options:
 
 
 def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -> Plan:
-    """The plan of an argument: a result's own, that with splits of a `SplitResult`, or the predicted step of a run.
+    """The plan of an argument: a result's plan, the plan with splits of a `SplitResult`, or a run's predicted step.
 
     Raises InputError like `graph_of`, and with `keeps_rules` CheckError if a file's plan breaks a rule.
     """
@@ -141,7 +141,7 @@ def whole_plan_of(value: PlanLike, name: str = "plan") -> Plan:
 
 
 def names_of(value: "str | Sequence[NamedDevice]", name: str = "devices") -> list[str]:
-    """Names of devices of this machine: from ``"cpu:0,cpu:1"`` or a series of names or of torch's devices."""
+    """Names of devices of this machine, from a text such as ``"cpu:0,cpu:1"`` or a series of names or torch devices."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     entries = [value] if is_a(value, "torch", "device") else tuple_of("", name, value, object, _DEVICES)
@@ -182,7 +182,7 @@ def is_run(value: object) -> "TypeGuard[Run]":
 
 
 def is_a(value: object, module: str, name: str) -> bool:
-    """True for an object of a class; False if the class's module is not loaded, because no object exists then."""
+    """True for an object of a class; False if the class's module is not loaded, because then no such object exists."""
     loaded = sys.modules.get(module)
     kind: Any = getattr(loaded, name, None)
     return isinstance(kind, type) and isinstance(value, kind)

@@ -30,7 +30,7 @@ Block: TypeAlias = Facts | Table | str
 """Part of a view; a text is a note."""
 
 _KINDS, _PATH, _CHANGES, _ROWS = 8, 12, 8, 64
-"""Most rows shown: op kinds, steps of the critical path, changes, and rows of a result's table."""
+"""Largest numbers of rows shown: op kinds, steps of the critical path, changes, and rows of a result's table."""
 _LEAST_GAIN = 0.002
 """Changes with a smaller gain are only counted."""
 
