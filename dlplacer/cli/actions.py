@@ -161,7 +161,7 @@ def solve(given: Given) -> int:
 
 
 def _splitting(given: Given, call: str, model: str) -> dict[str, Any] | None:
-    """Arguments for a function that splits ops; None without ``--split``. Raises InputError for options without use."""
+    """Arguments for a function that splits ops, or None without ``--split``; raises InputError for useless options."""
     if given.split is None:
         if unused := {"times", "search_s"} & given.keys():
             raise InputError(f"{min(unused)} takes effect only with --split; add --split, or leave it out")

@@ -79,7 +79,7 @@ advise servers --load '249 MB' --workers 8 --rate '10 Gbit/s' --compute '0.5 s' 
 advise minibatch inception_v3-train dgx1-v100-2gpu  # batches that fit, and ops to recompute
 list graphs  # the graphs that solve and compare take by name
 """
-"""Example command lines of ``dlplacer``, one a line, each with its effect as a comment."""
+"""Example command lines of ``dlplacer``, one per line, each with its effect as a comment."""
 
 _GRAPH = "output written -o,--output:GRAPH graph file to write"
 _PLAN = "output written -o,--output:PLAN plan file to write"
