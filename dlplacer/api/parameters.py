@@ -57,7 +57,7 @@ def _number(dimension: str, whole: bool = False) -> Read:
             value = parse_quantity(value, dimension)
         value = check(int(value) if whole and isinstance(value, float) and value.is_integer() else value)
         if abs(value) > sys.float_info.max:
-            raise ValueError(f"{shown(value)} is too large")
+            raise ValueError(f"{shown(value)} is too large; give a finite number")
         return value
 
     return read
@@ -312,8 +312,7 @@ steps  whole>=1  N  number of timed steps (7)
 warmup  whole>=0  N  number of steps before the timed ones (2)
 profile.calibration  written  FILE  file to write or extend with the measured times, for other models
 compile_baseline  flag  -  time torch.compile on one device too (the default if --segments compiles or captures)
-segments  word:eager,inductor,cuda_graph  -  run segments of ops by PyTorch's kernels (default), by TorchInductor, or as
-    CUDA graphs
+segments  word:eager,inductor,cuda_graph  -  run segments by PyTorch's kernels (default), TorchInductor or CUDA graphs
 provider  text  NAME  onnxruntime's execution provider for devices other than cpu:N, such as CUDA
 replicas  whole>=1  N  train N copies of the plan on N parts of the batch
 bucket_bytes  bytes  --bucket-bytes:  exchange gradients in buckets of this size (25 MiB)
