@@ -1,7 +1,7 @@
 """The functions of ``import dlplacer as dp``: names, paths, values and option words in, values out.
 
-They turn what they are given into the values that the rooms below work with, refuse what cannot be meant, and call the
-rooms. They decide nothing.
+They turn arguments into the values that the packages below work with, refuse invalid ones, and call those packages.
+They decide nothing.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Decoders over unequal machines, and plans for other runtimes: `fit` and `export`."""
+"""Decoders on unequal devices, and plans for other runtimes: `fit` and `export`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -51,10 +51,10 @@ def fit(
     seed: int = 0,
     workers: int | None = None,
 ) -> "Fit":
-    """The devices of a decoder's layers on a machine of unequal devices, with a bound and the changes that would help.
+    """The assignment of a decoder's layers to unequal devices, with a bound and the changes that would help.
 
-    Raises InputError if the model or the machine cannot be read; InfeasibleError if the model does not
-    fit, saying by how much.
+    Raises InputError if the model or the machine cannot be read; InfeasibleError if the model does not fit, with the
+    missing bytes.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def fit(
     if map is not None:
         told: Any = read_json(Path(map))
         if not isinstance(told, Mapping):
-            raise InputError(f"map {str(map)!r} is no JSON object of modules and devices; give an hf_device_map")
+            raise InputError(f"map {str(map)!r} is not a JSON object from modules to devices; give an hf_device_map")
         own["your map"] = partial(by_map, device_map=told)
     serving = Serving(context, batch, bits_of(cache), prompt, generated, chunk, objective)
     chosen: dict[str, Any] = {"reserve_bytes": reserve_bytes, "whole": fine, "stream": stream, "longest": max_context}
@@ -92,13 +92,13 @@ def fit(
 def _machine(
     machine: TopologyLike, link: str | None, network: str | None, used: Sequence[str] | Mapping[str, str]
 ) -> Topology:
-    """The topology, its file, or a name that ships; else what a line of text or a TOML file describes."""
+    """A topology as given, from a file or shipped name, or from a description (a line of text or a TOML file)."""
     if isinstance(machine, str) and (
         machine.endswith(".toml") or not (Path(machine).exists() or machine in shipped_names("topologies"))
     ):
         return new_topology(machine, link=link, network=network, used=used)
     if link or network or used:
-        raise InputError("link, network and used go with a machine in words; change the topology file instead")
+        raise InputError("link, network and used are only for a machine in words; change the topology file instead")
     return machine_of(machine, "machine")
 
 

@@ -1,4 +1,4 @@
-"""Jobs and their graphs: `load_job` calls the user's code by its name, `capture` makes a graph of a job."""
+"""Jobs and their graphs: `load_job` calls user code by its name, `capture` makes a job's graph."""
 
 import contextlib
 import importlib
@@ -61,7 +61,7 @@ def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     if isinstance(made, nn.Module):
         if not inputs:
             bare = f"{entry!r} returned a bare {type(made).__name__}; give --input for each argument of its forward"
-            raise InputError(f"{bare}, as float32:8x3x299x299, or return a dlplacer.Job")
+            raise InputError(f"{bare}, such as float32:8x3x299x299, or return a dlplacer.Job")
         note(f"{entry!r} returned a bare module, captured as inference; to train it, return a dlplacer.Job")
         made = Job(made, args=tuple(map(_example, inputs)), mode="infer")
     elif inputs:
@@ -75,7 +75,7 @@ def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
 
 
 def fake_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
-    """As `load_job`, with stand-ins for all tensors; with real ones if the callable needs data."""
+    """Like `load_job`, with stand-ins for all tensors, or real ones if the callable needs data."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
@@ -97,7 +97,7 @@ def capture(
 ) -> OpGraph:
     """The dataflow graph of a step, without times unless a device type is given; nothing is allocated.
 
-    Raises CaptureError if the model cannot be captured, naming the line and the way out.
+    Raises CaptureError if the model cannot be captured, with the line and a remedy.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def _captured(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...], ste
 
         for option, value in step.items():
             if value and option not in ("dims", "granularity"):
-                raise InputError(f"{option} is for models in torch; an ONNX file takes sizes of its axes: batch=8")
+                raise InputError(f"{option} is for PyTorch models; an ONNX file takes the sizes of its axes: batch=8")
         return onnx_graph(onnx_file(name, step.get("dims", ())))
     made = _named(job, step, fake_job)
     from dlplacer.frontend import Job, capture, capture_job
@@ -131,13 +131,13 @@ def _captured(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...], ste
     whole, together = step.get("whole_backward", False), step.get("colocate_backward", False)
     if not isinstance(made, Job):
         return capture(made, args, whole_backward=whole, colocate_backward=together)
-    # Micro-batches are compared with the whole batch, which takes real tensors.
+    # Comparing micro-batches with the whole batch needs real tensors.
     rewrites = rewrites_of(made, step, (lambda: load_job(name, **job_options(step))) if name else None)
     return capture_job(made, rewrites, together).graph
 
 
 def job_of(value: "Job | str | PathLike[str]", step: Mapping[str, Any] | None = None, fake: bool = False) -> "Job":
-    """The job that is meant, or that its name makes; a bare module is none, as nobody can guess its loss."""
+    """The given job, or the one that its name builds; raises InputError for a bare module, whose loss is unknown."""
     made = _named(value, step or {}, fake_job if fake else load_job)
     if not is_job(made):
         raise refuse("", "job", made, "a dp.Job(module, args=(inputs,), targets=(labels,), loss=loss_function)")
@@ -145,7 +145,7 @@ def job_of(value: "Job | str | PathLike[str]", step: Mapping[str, Any] | None = 
 
 
 def _named(value: object, step: Mapping[str, Any], make: Callable[..., Any]) -> Any:
-    """The value itself, or what `make` makes of its name with the options of a step."""
+    """The value itself, or the job that `make` builds from its name with the options of a step."""
     if step.get("dims"):
         raise InputError(f"dims are for ONNX files; {value!r} takes batch_size or inputs")
     options = job_options(step)
@@ -154,17 +154,17 @@ def _named(value: object, step: Mapping[str, Any], make: Callable[..., Any]) -> 
             raise InputError(f"{next(iter(options))} is for module:callable; change the job itself")
         return value
     if not is_entry(str(value)):
-        raise InputError(f"{str(value)!r} is neither module:callable nor .onnx; write dlplacer.models:inception_v3")
+        raise InputError(f"{str(value)!r} is neither module:callable nor .onnx; write dlplacer.models:mlp or the like")
     return make(str(value), **options)
 
 
 def job_options(step: Mapping[str, Any]) -> JobOptions:
-    """The options of a step that `load_job` takes."""
+    """Those options of a step that `load_job` takes."""
     return cast("JobOptions", {name: value for name, value in step.items() if name in JobOptions.__annotations__})
 
 
 def rewrites_of(job: "Job", step: StepOptions, build: "Callable[[], Job] | None" = None) -> list[str]:
-    """Names of the rewrites of a capture; micro-batches are compared with the batch on the job that `build` makes."""
+    """Names of a capture's rewrites; checks micro-batches against the whole batch, on the job of `build` if given."""
     from dlplacer.frontend.torch.batch_comparison import compared_cut
     from dlplacer.frontend.torch.capture import default_rewrites
 
@@ -199,7 +199,7 @@ def sizes_of(dims: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
     for entry in dims:
         name, separator, size = entry.rpartition("=")
         if not separator or not name or not size.isdecimal():
-            raise InputError(f"--dim {entry!r} is not understood; write AXIS=N, as in batch=8 or input:0=8")
+            raise InputError(f"--dim {entry!r} is not understood; write AXIS=N, such as batch=8 or input:0=8")
         sizes[name] = int(size)
     return sizes
 
@@ -246,7 +246,7 @@ def _example(spec: str) -> Any:
     match = _INPUT.fullmatch(spec)
     dtype = getattr(torch, match["dtype"] or "float32", None) if match else None
     if match is None or not isinstance(dtype, torch.dtype):
-        raise InputError(f"--input {spec!r} is not understood; write dtype:sizes, as float32:8x3x299x299")
+        raise InputError(f"--input {spec!r} is not understood; write dtype:sizes, such as float32:8x3x299x299")
     shape = [int(size) for size in match["shape"].split("x")]
     if max(shape) >= _MOST:
         raise InputError(f"--input {spec!r} has size {max(shape)}; every size must be below 2^31")
@@ -260,11 +260,11 @@ def user_code(what: str) -> Iterator[None]:
         yield
     except DlplacerError:
         raise
-    # SystemExit too: a script that parses its own arguments when it is imported would end dlplacer without a word.
+    # SystemExit too: a script that parses its own arguments when it is imported would end dlplacer silently.
     except (Exception, SystemExit) as error:
         text = (str(error).splitlines() or [""])[0][:_LONGEST_MESSAGE]
         raise UserCodeError(
-            f"{what}: {type(error).__name__}: {text} ({_place(error)}); mend it, or set DLPLACER_DEBUG=1 for the "
+            f"{what}: {type(error).__name__}: {text} ({_place(error)}); fix it, or set DLPLACER_DEBUG=1 for the "
             "traceback"
         ) from error
 

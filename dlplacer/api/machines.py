@@ -1,4 +1,4 @@
-"""Machines and what ships: `detect_topology`, `new_topology`, `import_topology`, `selftest`, `catalogue`."""
+"""Machines and known names: `detect_topology`, `new_topology`, `import_topology`, `selftest`, `catalogue`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def detect_topology(
     kind: str = "auto", *, measure: bool = False, on_progress: Callable[[str], None] = silent
 ) -> Topology:
-    """This machine: its GPUs as nvidia-smi reports them or, without any, the CPU cores of this process.
+    """The topology of this machine: its GPUs as nvidia-smi reports them or, without any, the process's CPU cores.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def selftest(
     no_steps: bool = False,
     on_progress: Callable[[str], None] = silent,
 ) -> "Selftest":
-    """The checks of the runtime on devices of this machine: numbers, races, links, issue costs, steps of Inception-V3.
+    """The runtime's self-test on devices of this machine: numbers, races, links, issue costs, steps of Inception-V3.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def catalogue(what: str) -> Table:
 
 
 def _records(what: str) -> Iterator[dict[str, Any]]:
-    """The entries of a list; devices are those of this machine as ``--devices`` names them, then types of the table."""
+    """The entries of a list; this machine's devices, named as for ``--devices``, precede the known device types."""
     if what == "graphs":
         for name in shipped_names("graphs"):
             graph = load_graph(name)
@@ -161,7 +161,7 @@ def new_topology(
 ) -> Topology:
     """The machine that a line of text or a TOML file describes, with memory and rates of the device table.
 
-    Raises InputError if a device is not in the table, with the names most like it, or the text cannot be read.
+    Raises InputError if the text cannot be read, or a device is not in the table (with suggestions of similar names).
 
     Examples
     --------
@@ -171,8 +171,8 @@ def new_topology(
     text = str(description)
     if text.endswith(".toml"):
         if link or network or used:
-            raise InputError(f"link, network and used stand in {text!r} itself; leave the options out")
+            raise InputError(f"link, network and used belong in {text!r} itself; leave the options out")
         return read_description(Path(text))
-    # Device and size of ``gpu0=1 GiB``; a size alone is that of every device.
+    # ``gpu0=1 GiB`` gives a device's size; a size alone holds for every device.
     taken = used if isinstance(used, Mapping) else {part.rpartition("=")[0]: part.rpartition("=")[2] for part in used}
     return described_topology(text, link, network, taken)

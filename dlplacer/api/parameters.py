@@ -32,7 +32,7 @@ Read = Callable[[Any], Any]
 
 
 class Kind(NamedTuple):
-    """`read` checks and completes a value or its text, or raises ValueError; options lack the `unit` of a name."""
+    """`read` checks and converts a value or its text, or raises ValueError; option names lack the suffix `unit`."""
 
     read: Read
     metavar: str | None = None
@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
 def _of(accepted: str, *types: type) -> Read:
     def read(value: Any) -> Any:
-        # For Python True is the number 1.
+        # Python counts True as the number 1.
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise ValueError(f"{brief(value)} is given; it must be {accepted}")
         return value
@@ -57,16 +57,16 @@ def _number(dimension: str, whole: bool = False) -> Read:
             value = parse_quantity(value, dimension)
         value = check(int(value) if whole and isinstance(value, float) and value.is_integer() else value)
         if abs(value) > sys.float_info.max:
-            raise ValueError(f"{shown(value)} is too large")
+            raise ValueError(f"{shown(value)} is too large; give a finite number")
         return value
 
     return read
 
 
 def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
-    """Series of values; a text is split at commas with `entry` to read its parts, and else one value, as any alone is.
+    """Reader of a series: `entry` reads each part of a text split at commas; without it a single value is a series.
 
-    A dict that may stand for a series of texts stays one.
+    Without `entry`, a dict is returned unchanged, because it may replace a series of texts.
     """
 
     def read(value: Any) -> Any:
@@ -77,7 +77,7 @@ def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
         elif isinstance(value, Mapping) and entry is None:
             return value
         try:
-            # A 0-dimensional array says that it can be iterated over.
+            # A 0-dimensional array claims to be iterable.
             parts = None if isinstance(value, (str, bytes, Mapping)) else tuple(value)
         except TypeError:
             parts = None
@@ -92,12 +92,12 @@ def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
 
 
 def _figures(value: Any) -> dict[int, float]:
-    """Whole numbers → numbers; as a text ``2=1.32,4=2.1``, on the command line several times."""
+    """Device count → positive number, from a dict, a text such as ``2=1.32,4=2.1``, or a list of them."""
     found: dict[int, float] = {}
     for table in value if isinstance(value, list) else [value]:
         if isinstance(table, str):
             table = dict(part.partition("=")[::2] for part in table.split(","))
-        for count, number in _of("a dict from devices to numbers, or a text as 2=1.32", Mapping)(table).items():
+        for count, number in _of("a dict from devices to numbers, or a text such as 2=1.32", Mapping)(table).items():
             devices, known = _WHOLE(count), _NUMBER(number)
             if not known > 0:
                 raise ValueError(f"{known:g} is given for {devices} devices; it must be positive")
@@ -107,7 +107,7 @@ def _figures(value: Any) -> dict[int, float]:
 
 
 def written_file(path: Any) -> Path:
-    """The path of a file to write; raises ValueError for one that a command would fail to write after its work."""
+    """The path of a file to write; raises ValueError if it is not writable, before any work is done for it."""
     found = Path(_PATH(path))
     folder = found.resolve().parent
     try:
@@ -130,7 +130,7 @@ def _picture_file(path: Any) -> Path:
 
 def _parts(value: Any) -> Any:
     if value != "auto" and (value := _WHOLE(value)) < 2:
-        raise ValueError(f"{value} is given; give auto or a number of parts from 2 on")
+        raise ValueError(f"{value} is given; give auto or at least 2 parts")
     return value
 
 
@@ -166,11 +166,11 @@ KINDS = {
 class Parameter:
     """A parameter of public functions, and the option that sets it.
 
-    `name` is that of the function's parameter; behind the function's name and a dot, if it is declared for that one
-    alone. `help` tells the effect of the option with its default, and `doc` that of the parameter in Python if it
-    differs; without help no option sets the parameter. `option` are its spellings, if it is not the name with dashes;
-    without dashes it is positional. With `repeat` it may be given several times. `settings` are further arguments for
-    `argparse`, and `group` is the title above the option in help texts.
+    `name` is the name in the function, with the prefix ``function.`` if it is declared for that function alone. `help`
+    describes the option's effect and default; without it no option sets the parameter. `doc` describes the parameter
+    in Python, if that differs. `option` holds spellings other than the name with dashes; one without dashes makes it
+    positional. With `repeat` the option may be given several times. `settings` are further arguments for `argparse`,
+    and `group` is the title above the option in help texts.
     """
 
     name: str
@@ -188,16 +188,16 @@ class Parameter:
 
     @property
     def dest(self) -> str:
-        """The name in its function."""
+        """The name in the function's signature."""
         return self.name.rpartition(".")[2]
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The option as one types it."""
+        """The spellings of the option on the command line."""
         return self.option or (f"--{self.dest.removesuffix(self.kind.unit).replace('_', '-')}",)
 
     def read(self, value: Any) -> Any:
-        """A value or its text, checked and completed; raises ValueError or InputError."""
+        """A value or its text, checked and converted; raises ValueError or InputError."""
         value = self.kind.read(value)
         for one in value if isinstance(value, tuple) else (value,):
             if self.choices and one not in self.choices:
@@ -210,7 +210,7 @@ class Parameter:
 
 
 class JobOptions(TypedDict, total=False):
-    """Options of `load_job`."""
+    """Options for `load_job`."""
 
     batch_size: int | None
     inputs: Sequence[str]
@@ -221,7 +221,7 @@ class JobOptions(TypedDict, total=False):
 
 
 class CaptureOptions(JobOptions, total=False):
-    """Options of `load_job`, and those of turning a step into a graph."""
+    """Options for `load_job` and for turning a step into a graph."""
 
     whole_backward: bool
     colocate_backward: bool
@@ -230,7 +230,7 @@ class CaptureOptions(JobOptions, total=False):
 
 
 class StepOptions(CaptureOptions, total=False):
-    """Options of capturing a step."""
+    """Options for capturing a step."""
 
     micro_batches: int | None
     allow_other_loss: bool
@@ -240,10 +240,10 @@ _WORDS = '"2x RTX3090, RTX3060, 64 GB DDR5-5600"'
 _OPTIONS = f"""
 place_with_splits.graph,profile_splits.graph  any  !  graph of the job without splits, with measured times; None takes
     roofline times or profiles
-plan_of_pipeline.graph  any  !  the step in its micro-batches: ``dp.capture(job, micro_batches=N)``
-subject  any  !  a plan, or what `run`, `compare`, `pipeline` or `hybrid` returned; of a run both steps are shown
-show.path  written  !  the file to write the page to, as ``"plan.html"``
-against  any  !  a second plan, beside the first one
+plan_of_pipeline.graph  any  !  the captured step in micro-batches: ``dp.capture(job, micro_batches=N)``
+subject  any  !  a plan, or the result of `run` (both steps are shown), `compare`, `pipeline` or `hybrid`
+show.path  written  !  the file to write the page to, such as ``"plan.html"``
+against  any  !  a second plan, shown beside the first
 options  any  !  the `Options`, ``"paper"``, or a dict
 apply.job  any  !  the `Job` of the plan: same module, shapes, dtypes and mode
 entry  text  !  ``module:callable``, as on the command line; the module is imported
@@ -251,34 +251,35 @@ args  any  !  inputs of a Module, fx.GraphModule or ExportedProgram, which is ca
 found  any  !  the result of `pipeline`
 parts  whole>=2  !  number of parts of an op; None means one for each device
 on_progress  call  !  called with the progress of the work
-stop  stop  !  an event that ends the work with the best result so far once it is set
-graph  any  model:MODEL|GRAPH  module:callable, an .onnx or a graph file, or a graph that ships (inception_v3-train)
-topology  any  topology:TOPOLOGY  a topology file, or the name of one that ships (cpu-2core, dgx1-v100-2gpu, …)
+stop  stop  !  an event that, once set, ends the work with the best result so far
+graph  any  model:MODEL|GRAPH  module:callable, an .onnx file, a graph file, or the name of a shipped graph
+    (inception_v3-train)
+topology  any  topology:TOPOLOGY  a topology file, or the name of a shipped topology (cpu-2core, dgx1-v100-2gpu, …)
 what  word:{",".join(LISTS)}  what:  what to list: {", ".join(LISTS)}
 plan  any  plan:PLAN  plan file
 job  any  model:MODEL  module:callable that returns a Job or a Module, or .onnx file
 run.job  any  model:MODEL  module:callable; not needed for dlplacer's own models
 [job options (for MODEL as module:callable)]
 batch_size  whole>=1  N  passed to the callable as batch_size
-inputs  texts*  --input:SPEC  an input of a bare module, as float32:8x3x299x299
+inputs  texts*  --input:SPEC  an input of a bare module, such as float32:8x3x299x299
 mode  word:train,infer  -  forward and backward, or forward alone
 optimizer  word:sgd,momentum,adam  -  make the update part of the step
 autocast  word:bfloat16,float16  -  run the forward pass under torch.autocast
 autocast_on  word:cpu,cuda  -  cast the ops that this device type casts
 whole_backward  flag  -  keep a convolution's backward in one op
-colocate_backward  flag  -  hold every backward op on the device of its forward op
-granularity  text  aten|fused|module  one op for each ATen call, for each chain that runs together, or for each module
-dims  texts*  --dim:AXIS=N  size of an axis of an ONNX file, as batch=8 or input:0=8
+colocate_backward  flag  -  keep every backward op on the device of its forward op
+granularity  text  aten|fused|module  one op per ATen call, per fused chain of ops, or per module
+dims  texts*  --dim:AXIS=N  size of an axis of an ONNX file, such as batch=8 or input:0=8
 micro_batches  whole>=2  N  run the step as N micro-batches with gradient accumulation
 allow_other_loss  flag  -  accept micro-batches whose loss differs from the whole batch's
 device_type  text  TYPE  add roofline times for a device type, such as V100
 [splitting (for MODEL as module:callable)]
-split  parts  auto|N  split ops into N parts (auto: one per device) where that shortens the step
+split  parts  auto|N  split ops into N parts (auto: one per device) if that shortens the step
 times  read  GRAPH  the model's graph without splits, with times from dlplacer profile
-search_s  seconds>0  -  with --split: time for choosing what to split (30 s)
+search_s  seconds>0  -  with --split: time for choosing the splits (30 s)
 []
 method  text  NAME  ilp (default) or another that `dlplacer compare` lists
-methods  names  NAME[,NAME…]  only these (all)
+methods  names  NAME[,NAME…]  compare only these methods (all)
 time_limit_s  seconds>0  -  time for the whole solve, reading a graph file included (60 s)
 compare.time_limit_s  seconds>0  -  time for each method (60 s)
 fit.time_limit_s  seconds>0  -  time for the proof (10 s)
@@ -286,127 +287,126 @@ hybrid.time_limit_s  seconds>0  -  time for each solve (10 s)
 seed  whole  -  seed of all random choices (0)
 workers  whole>=1  N  solver threads (the cores)
 gap  share  G  stop at this gap: 0.01 and 1% are one percent (0)
-work_s  number>0  --work:N  work in place of a time limit, by one worker: the same plan on every machine
-without  names  NAME[,NAME…]  phases and heuristics that the default method leaves out: what do they earn?
+work_s  number>0  --work:N  amount of work instead of a time limit, by one worker: gives the same plan on every machine
+without  names  NAME[,NAME…]  phases and heuristics that the default method leaves out, to measure their worth
 export  written  F  write the paper's program, eq. 7 to 13, for other solvers: F.mps or F.pb.txt
-issue  word:{",".join(ISSUES)}  -  what issues the ops, where the topology gives no cost: eager is eager PyTorch (none)
-pins  any*  --pin:OP|MODULE=DEVICE  run an op, a module, or what a glob matches ('encoder.*=gpu0') on this device or
+issue  word:{",".join(ISSUES)}  -  issue of ops if the topology gives no issue costs: eager is eager PyTorch (none)
+pins  any*  --pin:OP|MODULE=DEVICE  run an op, a module, or all matches of a glob ('encoder.*=gpu0') on this device or
     type
 colocate  any*  GLOB[,GLOB…]  run all ops and modules that these match on one device
-warm_start  any  PLAN  begin with this plan, of this problem or a similar one
+warm_start  any  PLAN  begin with this plan, of the same problem or a similar one
 calibration  files*  FILE  op times measured by `dlplacer profile --calibration`
-stages  whole>=1  N  devices, each with a stage, or two when interleaved (the best)
-pipeline.micro_batches  whole>=1  M  parts of the batch (the best)
+stages  whole>=1  N  number of devices, each with one stage, or with two if interleaved (the best)
+pipeline.micro_batches  whole>=1  M  number of micro-batches (the best)
 schedule  word:gpipe,1f1b,interleaved,zero-bubble  -  order of the micro-batches (the best)
-budget_s  seconds>=0  -  time for solving again with one thing changed, for all changes (10 s; 0: none)
-why  texts*  OP|MODULE  say what the step would take with this op, or the longest of this module, on other devices, not
-    what would help
-dispatch_s  seconds>=0  -  time in which one process issues an op, as 8us (0: as the topology says)
-devices  any  D[,D…]  cpu:0,cpu:1 or cuda:0,cuda:1: in the plan's order
+budget_s  seconds>=0  -  total time for solving again with one change each time (10 s; 0: none)
+why  texts*  OP|MODULE  report the step time with this op, or this module's longest op, on each other device, instead of
+    the changes that help
+dispatch_s  seconds>=0  -  time in which one process issues an op, such as 8us (0: the topology's)
+devices  any  D[,D…]  cpu:0,cpu:1 or cuda:0,cuda:1, in the plan's order
 profile.devices,profile_splits.devices,selftest.devices  any  --device,--devices:D[,D…]  cpu:0, cuda:0, …; several are
     timed while all are busy, as when a plan runs on them
-run.steps  whole>=1  N  number of steps that are timed (until their medians are sure, for a minute at most)
-run.warmup  whole>=0  N  least number of steps before them (3)
-steps  whole>=1  N  steps that are timed (7)
-warmup  whole>=0  N  steps before them (2)
-profile.calibration  written  FILE  file to write or extend with what was measured, for other models
-compile_baseline  flag  -  time torch.compile on one device too (done where --segments compiles or captures)
-segments  word:eager,inductor,cuda_graph  -  call runs of ops by PyTorch's kernels (default), by TorchInductor, or as
-    CUDA graphs
-provider  text  NAME  onnxruntime's execution provider for devices other than cpu:N, as CUDA
+run.steps  whole>=1  N  number of timed steps (until their medians are certain, for a minute at most)
+run.warmup  whole>=0  N  least number of steps before the timed ones (3)
+steps  whole>=1  N  number of timed steps (7)
+warmup  whole>=0  N  number of steps before the timed ones (2)
+profile.calibration  written  FILE  file to write or extend with the measured times, for other models
+compile_baseline  flag  -  time torch.compile on one device too (the default if --segments compiles or captures)
+segments  word:eager,inductor,cuda_graph  -  run segments by PyTorch's kernels (default), TorchInductor or CUDA graphs
+provider  text  NAME  onnxruntime's execution provider for devices other than cpu:N, such as CUDA
 replicas  whole>=1  N  train N copies of the plan on N parts of the batch
 bucket_bytes  bytes  --bucket-bytes:  exchange gradients in buckets of this size (25 MiB)
-timeout_s  seconds  -  wait so long for another rank (120 s)
+timeout_s  seconds  -  longest wait for another rank (120 s)
 repeats  whole>=1  N  runs with pauses for each small model (5)
 no_steps  flag  -  leave out the timed steps, which take most of the time
-kind  word:auto,gpu,cpu  -  which devices (auto)
+kind  word:auto,gpu,cpu  -  kind of devices to detect (auto)
 measure  flag  -  time copies over every link, and the issue of ops
 path  read  path:FILE  the file that the other tool wrote
-import_topology.device_type  text  --type:TYPE  type of the devices, as RTX3090 or V100-32GB; of several, as
-    0-2=RTX3090,3=RTX3060 or one each
-description  any  description:TEXT  the machine in words, as {_WORDS}, ";" between hosts, or a TOML file
+import_topology.device_type  text  --type:TYPE  type of the devices, such as RTX3090 or V100-32GB; for several types
+    0-2=RTX3090,3=RTX3060 or one type each
+description  any  description:TEXT  the machine in words, such as {_WORDS}, with ";" between hosts, or a TOML file
 [machine in words]
-link  text  LINK  of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)
-network  text  NET  between hosts: 1gbe, 10gbe, wifi, thunderbolt, or a rate and a latency
-used  texts*  [D=]SIZE  memory in use, of all devices or of one, as gpu0=1GiB
+link  text  LINK  link of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)
+network  text  NET  link between hosts: 1gbe, 10gbe, wifi, thunderbolt, or a rate and a latency
+used  texts*  [D=]SIZE  memory in use on all devices, or on one: gpu0=1GiB
 []
-direction  word:forward,backward  -  weights pulled before the forward pass, or gradients pushed behind backward
+direction  word:forward,backward  -  weights pulled for the forward pass, or gradients pushed from the backward pass
     (forward)
-cap_bytes  bytes>=1  -  most bytes of a group, as "25 MiB"
+cap_bytes  bytes>=1  -  most bytes of a group, such as "25 MiB"
 training  any  training:MODULE:CALLABLE  takes (workers, seed) and yields a metric after every epoch
-batches  wholes>=1  N[,N…]  mini-batches per step: numbers of data-parallel workers
-at_most  number  X  the goal: a metric of at most X, as a loss
-at_least  number  X  the goal: a metric of at least X, as an accuracy
-max_epochs  whole>=1  E  more count as not converging (100)
+batches  wholes>=1  N[,N…]  mini-batches per step, each a number of data-parallel workers
+at_most  number  X  the goal: a metric of at most X, such as a loss
+at_least  number  X  the goal: a metric of at least X, such as an accuracy
+max_epochs  whole>=1  E  epochs after which a training counts as not converging (100)
 seeds  whole>=1  S  trainings of every batch, for a median (1)
-epochs.codecs  names:{",".join(CODECS)}  C[,C…]  measure these too; of {", ".join(CODECS)}
+epochs.codecs  names:{",".join(CODECS)}  C[,C…]  measure these codecs too: some of {", ".join(CODECS)}
 periods  wholes>=1  P[,P…]  measure exchanges every P steps too
-checkpoint  written  FILE  keep finished trainings there, and go on from them
-mini_batch  whole>=1  B  samples of a mini-batch, for the file
-samples  whole>=1  N  samples of the data set, for the file
-batch_sizes  wholes>=1  N[,N…]  mini-batches to try; a graph file has one of its own
-dataset_size  whole>=1  N  samples of an epoch (by time per sample)
-advise_minibatch.epochs  any  FILE  dlplacer.epochs/1 file: epochs that a batch needs (always 1)
+checkpoint  written  FILE  file that keeps finished trainings, and from which the next call resumes
+mini_batch  whole>=1  B  samples in a mini-batch, for the file
+samples  whole>=1  N  samples in the data set, for the file
+batch_sizes  wholes>=1  N[,N…]  mini-batch sizes to try; a graph file has its own
+dataset_size  whole>=1  N  samples in an epoch (without it, plans are ranked by time per sample)
+advise_minibatch.epochs  any  FILE  dlplacer.epochs/1 file with the epochs that each batch needs (1 for every batch)
 overhead  number  R  R_O = overhead / compute on one GPU: 0.1 is 10 %
 speedup  number  S  wanted speedup over one GPU
 efficiency  number  A  wanted efficiency: 0.8 is 80 %
-gpus  whole  G  number of GPUs of that efficiency
-load_bytes  bytes>=0  -  parameters, or bytes of a batch: "249 MB"
-advise_servers.workers  whole  -  workers that pull and push; without, a plain load
-bytes_per_s  rate>=0  --rate:  of one server or loader, in bytes: "1.25 GB/s"
-compute_s  seconds>=0  -  computation of a step: "0.5 s"
+gpus  whole  G  number of GPUs at that efficiency
+load_bytes  bytes>=0  -  bytes of the parameters or of a batch: "249 MB"
+advise_servers.workers  whole  -  number of workers that pull and push; without it, loaders are counted
+bytes_per_s  rate>=0  --rate:  rate of one server or loader, in bytes: "1.25 GB/s"
+compute_s  seconds>=0  -  computation time of a step: "0.5 s"
 hybrid.devices  whole>=1  -  plan for every budget from 1 to N
 degrees  wholes  M[,M…]  model-parallel degrees to consider (2 to 8)
-speedups  figures*  --speedup:M=S  known speedup of M devices, in place of solving
-epochs  any  FILE  epochs by workers, or by batch (dlplacer.epochs/1); without, one worker alone
+speedups  figures*  --speedup:M=S  known speedup of M devices, instead of solving
+epochs  any  FILE  epochs by workers, or by batch (dlplacer.epochs/1); without it, one worker alone
 [step times of data parallelism (default: over the links of the topology)]
-scaling_efficiency  number  SE  a constant; the paper assumes 1
-hybrid.network  rate  -  join copies of the topology, each by a card of "12.5 GB/s" and 5 us
-codecs  names:{",".join(CODECS)}  C[,C…]  some of {", ".join(CODECS)} (all)
+scaling_efficiency  number  SE  a constant scaling efficiency; the paper assumes 1
+hybrid.network  rate  -  join copies of the topology, each by a network card of this rate ("12.5 GB/s") and 5 us
+codecs  names:{",".join(CODECS)}  C[,C…]  codecs to consider, some of {", ".join(CODECS)} (all)
 overlap  flag  --no-overlap:  exchange gradients after the backward pass
 []
 decoder  any  decoder:MODEL  config.json of a language model, its folder, or a .gguf file
-machine  any  machine:MACHINE  topology file, the name of one that ships, or words, as {_WORDS}
-fit.objective  word:token,throughput,prefill,request  -  least time per token, most throughput, least prefill, or least
-    request (token)
+machine  any  machine:MACHINE  topology file, the name of a shipped topology, or words such as {_WORDS}
+fit.objective  word:token,throughput,prefill,request  -  least time per token, most throughput, or least time of a
+    prefill or of a request (token)
 context  whole>=1  N  tokens in the cache of each sequence (4096)
 max_context  flag  -  plan for the longest context that fits
 batch  whole>=1  N  sequences that a step advances (1)
-weights  text  B  type or bits of the matrices in layers, as q4_k or 4.89 (as the file says)
-cache  text  B  type or bits of keys and values, as q8_0 (float16)
+weights  text  B  type or bits of the matrices in layers, such as q4_k or 4.89 (the file's)
+cache  text  B  type or bits of keys and values, such as q8_0 (float16)
 prompt  whole>=1  N  tokens of a prompt, for prefill and request (512)
 generated  whole>=1  N  tokens of an answer, for request (128)
-chunk  whole>=1  N  tokens of a prompt that are worked on at once (512)
-reserve_bytes  bytes>=0  -  left free on each device (1 GiB)
-fine  word:layers,experts,parts  -  what stays whole: layers; layers but for their experts; or attention, MLP, experts
-    each (layers)
-stream  flag  -  send weights in RAM to a GPU in every step, in place of reading them with the CPU
-prefer  names  D[,D…]  use others only if the model does not fit on these
-last  names  D[,D…]  use these only if the model does not fit on the others
+chunk  whole>=1  N  prompt tokens that are processed at once (512)
+reserve_bytes  bytes>=0  -  memory left free on each device (1 GiB)
+fine  word:layers,experts,parts  -  units that stay whole: layers; layers without their experts; or attention, MLP and
+    experts each (layers)
+stream  flag  -  send weights in RAM to a GPU in every step, instead of reading them with the CPU
+prefer  names  D[,D…]  use other devices only if the model does not fit on these
+last  names  D[,D…]  use these devices only if the model does not fit on the others
 tensor_parallel  names  D+D[,D+D…]  divide every matrix over these GPUs, as one stage
-fit.split  wholes>=0  N[,N…]  judge this split too: layers of each device in order
-map  read  -  judge this device map of accelerate too
-to  text  TARGET  runtime that shall follow the plan; see dlplacer list targets
+fit.split  wholes>=0  N[,N…]  evaluate this split too: layers of each device, in order
+map  read  -  evaluate this device map of accelerate too
+to  text  TARGET  runtime to print the plan for; see dlplacer list targets
 json  flag  -  print one JSON object
 """
-"""Parameters and their options: name, or function and name, several separated by commas; kind; spelling of the option
-and metavar, ``!`` where no option sets the parameter; effect and default, or meaning.
+"""A row per parameter: name, kind, option, and the effect with its default.
 
-A kind is a key of `KINDS`, with words to choose from, a limit, and a star if the option may be repeated. A row in
-brackets is the title of a group.
+Names are ``name`` or ``function.name``, separated by commas. A kind is a key of `KINDS`, with words to choose from or
+a limit, and a star if the option may be repeated. The option is its spelling or metavar, or both with a colon between;
+``!`` means that no option sets the parameter. A row in brackets is the title of a group.
 """
 
 _CODE = "a `Job`, its ``module:callable``, or an ONNX file"
-_DEVICES = 'device of the plan → device of this machine, or devices in the plan\'s order, as ``"cpu:0,cpu:1"``; None '
-_SHIPPED = "a `Topology`, the path of its file, or the name of one that ships"
+_DEVICES = 'device of the plan → device of this machine, or devices in the plan\'s order: ``"cpu:0,cpu:1"``; None '
+_SHIPPED = "a `Topology`, the path of its file, or the name of a shipped one"
 _DOCS = {
-    "graph": "an `OpGraph`, a `Job` or its ``module:callable``, a graph or ONNX file, or the name of one that ships",
+    "graph": "an `OpGraph`, a `Job` or its ``module:callable``, a graph or ONNX file, or the name of a shipped graph",
     "topology": _SHIPPED,
     "plan": "a `Plan`, a `Result`, a run or the path of a plan file",
     "job": _CODE,
     "run.job": _CODE,
     "devices": f"{_DEVICES}takes ``cpu:0``, ``cpu:1``, … for cores, ``cuda:0``, … for others",
-    "overlap": "true if gradients travel during the backward pass",
+    "overlap": "true if gradients are exchanged during the backward pass",
     "decoder": "a `Decoder`, or the path of a config.json, of a folder with one, or of a GGUF file",
     "machine": f"{_SHIPPED}, or words as for `new_topology`",
 }
@@ -445,7 +445,7 @@ def declared(row: str, group: str = "") -> Parameter:
 
 def _declarations() -> Iterator[Parameter]:
     group = ""
-    # Further lines of a row are indented.
+    # Continuation lines of a row are indented.
     for row in re.split(r"\n(?! )", _OPTIONS.strip()):
         if row.startswith("["):
             group = row[1:-1]
@@ -463,11 +463,11 @@ ASSUMED = (
     declared("paper flag - assume what the paper's equations 7-13 assume"),
 )
 DECLARED = {name: each for each in (*_declarations(), *ASSUMED) for name in each.name.split(",")}
-"""Name, or function and name → the parameter of public functions, or the option of commands."""
+"""``name`` or ``function.name`` → the parameter of public functions, or the option of commands."""
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
-    """Name → declaration of a function's parameters, its keyword options among them; raises KeyError without one."""
+    """Name → declaration of a function's parameters and keyword options; raises KeyError for an undeclared one."""
     found = {}
     for name, each in inspect.signature(function).parameters.items():
         options = get_args(each.annotation)[0].__annotations__ if each.kind is each.VAR_KEYWORD else (name,)
@@ -478,9 +478,9 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Check the arguments of a function by their declarations, and add these to its docstring.
+    """Make a function check its arguments by their declarations, and document them in its docstring.
 
-    An argument that is left out, or None by default, is not checked; ``on_progress=None`` is as if left out.
+    Omitted arguments are not checked, nor is None if it is the default; ``on_progress=None`` counts as omitted.
     """
     signature, known = inspect.signature(function), parameters_of(function)
     rest = next((name for name, each in signature.parameters.items() if each.kind is each.VAR_KEYWORD), "")
@@ -508,7 +508,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _documented(doc: str, parameters: Mapping[str, Parameter]) -> str:
-    """The docstring with a section of parameters before the next one."""
+    """The docstring with a Parameters section before its first other section."""
     text = inspect.cleandoc(doc)
     told = ((name, each.doc or each.help) for name, each in parameters.items())
     section = "".join(f"{name}\n    {meaning[:1].upper()}{meaning[1:]}.\n" for name, meaning in told)

@@ -1,4 +1,4 @@
-"""Pictures, as ``dp.plot``: every function draws on one matplotlib Axes, a new one unless it is given, and returns it.
+"""The pictures of ``dp.plot``: every function draws on the given matplotlib Axes, or on new ones, and returns them.
 
 >>> import dlplacer as dp
 >>> result = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft")
@@ -28,27 +28,27 @@ T = TypeVar("T")
 
 
 def gantt(plan: PlanLike, ax: "Axes | None" = None, *, color_by: str = "phase") -> "Axes":
-    """Devices and links over time, coloured by ``phase`` or ``module``; the line below is the critical path."""
+    """Devices and links over time, coloured by ``phase`` or ``module``; a line below marks the critical path."""
     return _drawn("gantt", whole_plan_of(plan), ax, color_by=color_by)
 
 
 def placement(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
-    """The graph, every op in the colour of its device, its area by its time; a large one by blocks of modules."""
+    """The graph, with each op as a dot in its device's colour, sized by time; a large graph shows module blocks."""
     return _drawn("placement", whole_plan_of(plan), ax)
 
 
 def memory(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
-    """Live memory of every device over the step, in bytes over seconds."""
+    """Live memory of every device during the step, in bytes against seconds."""
     return _drawn("memory", whole_plan_of(plan), ax)
 
 
 def topology(machine: TopologyLike, ax: "Axes | None" = None) -> "Axes":
-    """A picture of devices, routers and links; `machine` is a `Topology`, its file, or the name of one that ships."""
+    """A picture of devices, routers and links; `machine` is a `Topology`, its file, or a shipped name."""
     return _drawn("topology", topology_of(machine), ax)
 
 
 def fit(found: "Fit", ax: "Axes | None" = None) -> "Axes":
-    """The memory of every device with the layers that `dlplacer.fit` puts there."""
+    """The memory of every device with the layers that `dlplacer.fit` assigns to it."""
     return _drawn("fit", _result(found, "Fit", "fit(model, machine)"), ax)
 
 
@@ -58,7 +58,7 @@ def pipeline(plan: "PipelinePlan", ax: "Axes | None" = None) -> "Axes":
 
 
 def hybrid(plan: "HybridPlan", ax: "Axes | None" = None) -> "Axes":
-    """Speedup over the number of devices, as `dlplacer.hybrid` found it."""
+    """Speedup against the number of devices, from the result of `dlplacer.hybrid`."""
     return _drawn("hybrid", _result(plan, "HybridPlan", "hybrid(graph, topology, devices, epochs)"), ax)
 
 
@@ -73,8 +73,8 @@ def save(
 ) -> Path:
     """Draw a picture at the size that suits it, and write it as .png, .svg or .pdf; returns the path.
 
-    `picture` is a function of this module or its name, as ``"gantt"``; `subject` is its argument, `color_by` as for
-    `gantt`. Raises InputError if there is no such picture, the suffix is none of these, or the file cannot be written.
+    `picture` is a function of this module or its name, such as ``"gantt"``; `subject` is its argument. Only `gantt`
+    reads `color_by`. Raises InputError for an unknown picture or suffix, or if the file cannot be written.
     """
     name, names = getattr(picture, "__name__", picture), [each.name for each in PICTURES]
     if name not in names:
@@ -99,7 +99,7 @@ def _drawn(name: str, subject: Any, axes: T | None, **settings: str) -> T:
 
 
 def _result(value: Any, name: str, call: str) -> Any:
-    """The value, if this call has made it."""
+    """The value; raises InputError unless it is the result of this call."""
     if type(value).__name__ != name:
-        raise refuse("", "subject", value, f"what dp.{call} returns")
+        raise refuse("", "subject", value, f"the result of dp.{call}")
     return value

@@ -34,10 +34,10 @@ _OWN_MODELS = "dlplacer.models:"
 
 @checked
 def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None, *, segments: str = "eager") -> "PlacedModule":
-    """The job's module, running as planned. Its parameters move to their planned devices.
+    """The job's module, set up to run as planned, with its parameters moved to their planned devices.
 
     Raises CheckError if the plan breaks a rule; MismatchError if the plan was made for another graph, naming the
-    first op that differs; InputError if a device is missing or not here, or an argument is of a wrong type.
+    first op that differs; InputError if a device is missing or not here, or an argument has a wrong type.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def profile(
 ) -> OpGraph:
     """The job's graph with the seconds of every op, measured inside whole steps on devices of this machine.
 
-    On cores LSTMs are timed as the kernel that plain PyTorch runs as well, and are what takes less.
+    On CPU cores an LSTM is timed both as single ops and as plain PyTorch's kernel; the graph has the faster form.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def profile_splits(
     stop: "Event | None" = None,
     **options: Unpack[JobOptions],
 ) -> "SplitChoice":
-    """The splits of ops that shorten the step on these devices, chosen by measurement, and the graph that has them.
+    """The splits of ops that shorten the step on these devices, chosen by measurement, and the graph with them.
 
     Examples
     --------
@@ -159,7 +159,7 @@ def run(
     on_progress: Callable[[str, float | None], None] = silent,
     **options: Unpack[JobOptions],
 ) -> "Run | OnnxReport":
-    """A plan run on devices of this machine, compared with its prediction and with plain PyTorch.
+    """The measurements of a plan on devices of this machine, compared with its prediction and with plain PyTorch.
 
     Raises what `apply` raises; RunError if an op fails, naming it, its module and its device.
 
@@ -181,13 +181,13 @@ def run(
         file = onnx_file(job or described["entry"], bound, with_weights=True)
         return run_onnx(file, plan, steps or 10, warmup, _onnx_devices(plan, devices, provider))
     if dims:
-        raise InputError("dims are for ONNX files; a model in torch takes batch_size or inputs")
+        raise InputError("dims are for ONNX files; a PyTorch model takes batch_size or inputs")
     here = devices_of(plan, devices)
     if job is None or isinstance(job, str):
         job, options = completed(job, plan, options)
     if over_ranks(plan, here, replicas):
         if "RANK" not in os.environ:
-            raise InputError("a plan over several processes runs in each of them; start them with torchrun")
+            raise InputError("this plan runs in several processes; start them with torchrun")
         from dlplacer.measure.run_plan import run_over_ranks
         from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 
@@ -220,7 +220,7 @@ def replicas_of(plan: Plan) -> int:
 
 
 def completed(entry: str | None, plan: Plan, options: JobOptions) -> tuple[str, JobOptions]:
-    """The name of a plan's job and its options; those left out are as at the plan's capture."""
+    """The name and options of a plan's job; omitted options are those of the plan's capture."""
     described = plan.graph.capture or {}
     if entry is None:
         entry = described.get("entry")
@@ -228,7 +228,7 @@ def completed(entry: str | None, plan: Plan, options: JobOptions) -> tuple[str, 
             made_from = entry or "a model in memory"
             raise InputError(f"name the model: dlplacer run PLAN module:callable (the plan is of {made_from})")
     if not is_entry(entry):
-        raise InputError(f"{entry!r} is not module:callable; only a model that can run can be run")
+        raise InputError(f"{entry!r} is not module:callable; name the model itself")
     known = job_options({name: value for name, value in described.items() if value is not None})
     shapes = [one["shape"] for one in described.get("args", ()) if one.get("shape")]
     if entry.startswith(_OWN_MODELS) and shapes:
@@ -245,7 +245,7 @@ def _onnx_devices(plan: Plan, devices: DevicesLike, provider: str | None) -> "di
     matches = [_ONNX_DEVICE.fullmatch(device) for device in given]
     named = None if provider is None else provider_named(provider)
     found = [OnnxDevice(int(match[2] or 0), None if match[1] == "cpu" else named) for match in matches if match]
-    # Every device of the plan needs its own.
+    # Every device of the plan needs one of its own.
     if len({*found}) != len(names) or (provider is None and not all(map(_CORE.fullmatch, given))):
         wanted = ",".join(f"cpu:{number}" for number in range(len(names)))
         raise InputError(f"devices are {','.join(given)}: write {wanted}, or give a provider for other devices")
@@ -273,7 +273,7 @@ def _opened(devices: "str | Sequence[NamedDevice]") -> "Iterator[Sequence[Runtim
 
     names = names_of(devices)
     if not names:
-        raise InputError("devices is empty; name those to time the job on, as 'cpu:0' or 'cpu:0,cpu:1'")
+        raise InputError("devices is empty; name the devices to time the job on: 'cpu:0' or 'cpu:0,cpu:1'")
     with ExitStack() as stack:
         opened = [stack.enter_context(closing(device)) for device in open_devices(names)]
         yield opened

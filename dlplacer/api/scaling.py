@@ -67,7 +67,7 @@ def hybrid(
 ) -> "HybridPlan":
     """The best strategy for every number of devices up to a budget: data parallelism, model parallelism or both.
 
-    Raises InfeasibleError if no strategy trains the model, saying why.
+    Raises InfeasibleError, with the reason, if no strategy trains the model.
 
     Examples
     --------
@@ -81,11 +81,11 @@ def hybrid(
     from dlplacer.planning.hybrid.workers import Placed, SpeedupTable
 
     if devices > _MOST_DEVICES:
-        raise InputError(f"devices is {devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
+        raise InputError(f"devices is {devices}; give at most {_MOST_DEVICES}, because each budget up to it is planned")
     unused = {"network": network, "codecs": codecs, "overlap": None if overlap else "false"}
     for name, value in unused.items() if scaling_efficiency is not None else ():
         if value is not None:
-            raise InputError(f"{name} has no use where scaling_efficiency gives the step times; drop it")
+            raise InputError(f"{name} has no effect if scaling_efficiency gives the step times; drop it")
     closed = None if scaling_efficiency is None else ClosedForm(formulas.constant_efficiency(scaling_efficiency))
     box, known = machine_of(topology), epochs_of(epochs)
     timed = with_times(constrained(graph_of(graph, step=step), box, colocate=together_of(colocate)), box)
@@ -114,7 +114,7 @@ def hybrid(
 
 
 def _either(placed: "Placed") -> "ModelParallel":
-    """Splits of a worker's devices by placement and by pipeline."""
+    """Divisions of the model over a worker's devices, by placement and by pipeline."""
     from dlplacer.planning.hybrid.workers import PipelinedWorkers, splits_of
 
     sources = (placed, PipelinedWorkers(placed.graph, placed.single_s))
@@ -138,7 +138,7 @@ def advise_minibatch(
     on_progress: Callable[[int, int], None] = silent,
     **step: Unpack[StepOptions],
 ) -> Batches:
-    """Mini-batches that fit into a device's memory, the modules to recompute, and the time that training takes.
+    """Mini-batches that fit into a device's memory, with the modules to recompute and the training time.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def advise_gpus(
     efficiency: float | None = None,
     gpus: int | None = None,
 ) -> dict[str, float]:
-    """The GPUs that a speedup takes, or the overhead that an efficiency allows, by Lemma 3.1; give two figures.
+    """GPUs for a speedup, speedup of GPUs, or overhead that an efficiency allows (Lemma 3.1); give two figures.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def advise_gpus(
 def advise_servers(
     load_bytes: float, bytes_per_s: float, compute_s: float, workers: int | None = None
 ) -> dict[str, float]:
-    """The fewest parameter servers that hide behind computation; without workers, the fewest loaders.
+    """The fewest parameter servers whose transfers computation hides; without `workers`, the fewest loaders.
 
     Examples
     --------
@@ -210,7 +210,7 @@ def groups(
     cap_bytes: float | None = None,
     **step: Unpack[StepOptions],
 ) -> Groups:
-    """Layers to group so that parameters (forward) or gradients (backward) hide behind computation.
+    """Layers grouped so that computation hides the transfers of parameters (forward) or gradients (backward).
 
     Examples
     --------
@@ -227,7 +227,7 @@ def groups(
 
 @dataclass(frozen=True)
 class _Named:
-    """A function under the name by which a checkpoint knows it."""
+    """A function with the name that identifies it in checkpoints."""
 
     name: str
     call: Callable[..., Any]
@@ -237,7 +237,7 @@ class _Named:
 
 
 def _training(name: str) -> _Named:
-    """``module:callable``, which takes the number of workers and the seed, as a training."""
+    """The training that ``module:callable`` names; it takes the number of workers and the seed."""
 
     def train(workers: int, seed: int, /, **options: Any) -> Iterator[float]:
         with user_code(f"{name!r} failed with {workers} workers"):
@@ -248,14 +248,14 @@ def _training(name: str) -> _Named:
 
 @dataclass(frozen=True)
 class Epochs(Shown):
-    """Measured epochs, with exact gradients at every step first, and the content of their file."""
+    """Measured epochs, first those with exact gradients at every step, and the content of their file."""
 
     measured: "tuple[MeasuredEpochs, ...]"
     content: Mapping[str, Any]
 
     @property
     def table(self) -> Table:
-        """A row per batch: its mini-batches in a step, and the median epochs with each codec and period."""
+        """A row per batch: its mini-batches in a step, and its median epochs with each codec or period."""
         rows = [{"mini_batches": one.workers} for one in self.measured[0].measurements]
         medians = [{one.workers: one.median for one in each.measurements} for each in self.measured]
         labelled = list(zip((each.label for each in self.measured), medians, strict=True))
@@ -284,7 +284,7 @@ def epochs(
     samples: int | None = None,
     on_progress: Callable[[int, int, int, float], None] = silent,
 ) -> Epochs:
-    """The epochs that every batch needs, workers emulated on one device: the file for `hybrid`.
+    """The epochs that every batch size needs, with workers emulated on one device, as input for `hybrid`.
 
     Examples
     --------
@@ -301,9 +301,9 @@ def epochs(
     for variant in variants:
         options_of(resolved, *variant)
     if at_most is not None and at_least is not None:
-        raise InputError("at_most and at_least are given; keep one of them")
+        raise InputError("at_most and at_least are both given; keep one of them")
     if not math.isfinite(at_most or at_least or 0.0):
-        raise InputError("the goal is no finite number, which no metric or every one reaches; give one")
+        raise InputError("the goal is not finite, so every metric or none reaches it; give a finite number")
     goal = None
     if at_least is not None:
         goal = _Named(f"at least {at_least:g}", lambda metric: metric >= at_least)

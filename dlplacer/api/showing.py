@@ -1,4 +1,4 @@
-"""Values as pages, by `show`, and as notebooks show them: a headline, figures and small tables."""
+"""Pages of values, made by `show`, and their views in notebooks: a headline, figures and small tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _PAGES = {"Comparison": "comparison_page", "HybridPlan": "hybrid_page", "Pipelin
 
 @dataclass(frozen=True)
 class HtmlPage:
-    """A page, one HTML file that needs nothing else: notebooks show it, `save` writes it."""
+    """A self-contained HTML page: notebooks show it, `save` writes it."""
 
     html: str
     title: str
@@ -38,14 +38,14 @@ class HtmlPage:
         return f"<HtmlPage {short_name(self.title)}: {size:.0f} KiB; .save(path) writes it>"
 
     def _repr_html_(self) -> str:
-        # In a frame of its own: the page's styles and scripts stay apart from those of the notebook.
+        # A frame keeps the page's styles and scripts apart from those of the notebook.
         return (
             f'<iframe srcdoc="{escape(self.html, quote=True)}" title="{escape(self.title)}" '
             f'style="width:100%;height:{_FRAME_PIXELS}px;border:1px solid #8886"></iframe>'
         )
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the page, atomically; returns its path. Raises InputError if the file cannot be written."""
+        """Write the page atomically; returns its path. Raises InputError if the file cannot be written."""
         write_text(path, self.html)
         return Path(path)
 
@@ -57,9 +57,9 @@ def show(
     *,
     against: PlanLike | None = None,
 ) -> HtmlPage:
-    """A page to walk through: schedule, memory, modules and tables of a plan; a run, a comparison, a pipeline likewise.
+    """A page to explore: the schedule, memory, modules and tables of a plan; likewise a run, comparison or pipeline.
 
-    Raises InputError if the subject is none of these, the file cannot be written, or `against` goes with no plan.
+    Raises InputError if the subject is none of these or, with `against`, not a plan, or the file cannot be written.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def show(
 
 
 def _other_page(subject: object) -> HtmlPage | None:
-    """The page of a value that is no plan; None for a value that may be one."""
+    """The page of a run, comparison, hybrid plan or pipeline; None for other values, which may be plans."""
     kind = type(subject).__name__
     if is_run(subject):
         from dlplacer.measure.run_report import page_of_run
@@ -102,11 +102,11 @@ def _other_page(subject: object) -> HtmlPage | None:
 
 
 _ROWS = 16
-"""Rows of a table that are shown: about a screen, with the headline."""
+"""Largest number of rows shown of a table: with the headline, about a screen."""
 
 
 def html(value: object) -> str:
-    """The fragment that a notebook shows for a value that has a view."""
+    """The HTML fragment that a notebook shows for a value."""
     parts = [f"<div><b>{type(value).__name__}</b> {_text(subject_of(value))}</div>"]
     for block in blocks_of(value):
         if isinstance(block, Table):
@@ -119,7 +119,7 @@ def html(value: object) -> str:
 
 
 def _grid(rows: Sequence[Sequence[str]], heads: Sequence[str] | None = None) -> str:
-    """Rows of texts as a table; those beyond a screen are counted."""
+    """An HTML table of text rows; rows beyond `_ROWS` are only counted."""
     import pandas
 
     if not rows:
@@ -133,7 +133,7 @@ def _grid(rows: Sequence[Sequence[str]], heads: Sequence[str] | None = None) -> 
 
 
 def _text(text: str, limit: int = 60) -> str:
-    """A text as HTML may show it: escaped, control and direction characters as codes, a long one without its middle."""
+    """A text escaped for HTML: control and direction characters become codes, and a long text loses its middle."""
     if len(text) > limit:
         text = f"{text[: limit // 2]}…{text[limit // 2 + 1 - limit :]}"
     return escape(visible(text))

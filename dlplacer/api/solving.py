@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dlplacer.solvers.instance.schedule import Progress
 
 Files: TypeAlias = Sequence[str | PathLike[str]]
-"""Calibration files: op times measured on a type of device."""
+"""Calibration files, with op times measured on a type of device."""
 
 
 @checked
@@ -71,9 +71,9 @@ def place(
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
-    Raises InputError if an argument cannot be meant, or an op has no time on an allowed device; InfeasibleError if no
-    plan can exist, naming the constraint to blame; NoPlanError if none was found in time; KeyboardInterrupt at a
-    Ctrl-C before the first plan, or at a second one.
+    Raises InputError if an argument is invalid, or an op has no time on an allowed device; InfeasibleError if no plan
+    can exist, naming the constraint to blame; NoPlanError if none was found in time; KeyboardInterrupt on Ctrl-C
+    before the first plan, or on a second Ctrl-C.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def place(
 
     began = time.monotonic()
     made, machine = problem_of(graph, topology, calibration, step)
-    # A capture does not count, as the user's code may take longer than the limit.
+    # A capture does not count, because the user's code may take longer than the limit.
     if isinstance(graph, (str, PathLike)) and not is_entry(str(graph)):
         time_limit_s = max(time_limit_s - (time.monotonic() - began), time_limit_s / 2)
     assumed, held, together = options_of(options), pins_of(pins, machine), together_of(colocate)
@@ -163,7 +163,7 @@ def compare(
     calibration: Files = (),
     **step: Unpack[StepOptions],
 ) -> "Comparison":
-    """The plans of all methods for a graph on a machine: the best first, judged by the best bound of all.
+    """The plans of all methods for a graph on a machine, best first, with gaps to the best of their bounds.
 
     Examples
     --------
@@ -193,8 +193,8 @@ def pipeline(
 ) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
-    Raises InputError if an argument cannot be meant, ops are pinned, or one has no time on a device;
-    InfeasibleError if no split fits the memories, naming the least that the fullest stage needs.
+    Raises InputError if an argument is invalid, ops are pinned, or an op has no time on a device; InfeasibleError if
+    no division into stages fits the memories, with the least memory that the fullest stage needs.
 
     Examples
     --------
@@ -217,9 +217,9 @@ def plan_of_pipeline(
     *,
     calibration: Files = (),
 ) -> Plan:
-    """The plan that runs a pipeline.
+    """The plan that executes a pipeline.
 
-    Raises MismatchError if the graph is not that of the pipeline's step.
+    Raises MismatchError if the graph differs from that of the pipeline's step.
 
     Examples
     --------
@@ -239,7 +239,7 @@ def plan_of_pipeline(
 def problem_of(
     graph: GraphLike, topology: TopologyLike, calibration: Files = (), step: Mapping[str, Any] | None = None
 ) -> tuple[OpGraph, Topology]:
-    """Graph and machine, with the measured times of calibration files; warns with the ops that these cover."""
+    """Graph and machine, with the measured times of calibration files; warns how many ops each file covers."""
     made, machine = graph_of(graph, step=step), machine_of(topology)
     if calibration:
         from dlplacer.machines.costs.calibration import calibrated
@@ -260,10 +260,10 @@ def explain(
     on_progress: Callable[[str, int, int], None] = silent,
     stop: Event | None = None,
 ) -> "Explanation":
-    """The causes of a plan's step time, and what would help: solves with one thing changed, for as long as the budget.
+    """The causes of a plan's step time, and the gains of several changes, found by solving again within the budget.
 
-    Looked at: links twice as fast, one more device of each type, a quarter more memory, each of the three longest ops
-    twice as fast; with `why`, an op on each of the other devices.
+    Changes: links twice as fast, one more device of each type, a quarter more memory, each of the three longest ops
+    twice as fast; with `why`, an op on each of the other devices instead.
 
     Examples
     --------
@@ -299,7 +299,7 @@ def explain(
 
 @checked
 def check_plan(plan: PlanLike) -> None:
-    """Return if the plan keeps every rule of the problem.
+    """Check a plan against every rule of the problem.
 
     Raises CheckError with every violation.
 
@@ -314,7 +314,7 @@ def check_plan(plan: PlanLike) -> None:
 
 @checked
 def violations(plan: PlanLike) -> tuple[Violation, ...]:
-    """Every rule of the problem that a plan breaks, with the numbers; empty if the plan is valid.
+    """Every violation of the problem's rules by a plan, with the numbers; empty if the plan is valid.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Arguments as the values that they mean: names and paths of files, jobs, results, option words."""
+"""Conversion of arguments to values: names and paths of files, jobs, results, option words."""
 
 import sys
 import warnings
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     from dlplacer.measure.splitting import SplitResult
     from dlplacer.runtime.devices.base import NamedDevice
 
-_DEVICES = "names of devices, as 'cpu:0' or 'cuda:1'"
+_DEVICES = "names of devices, such as 'cpu:0' or 'cuda:1'"
 
 Name: TypeAlias = str | PathLike[str]
-"""A path, or the bare name of what ships."""
+"""A path, or the name of a shipped graph or topology."""
 
 GraphLike: TypeAlias = Union[OpGraph, "Job", Name]
-"""A graph, a job to capture or its ``module:callable``, the file of a graph or an ONNX model, or a name that ships."""
+"""A graph, a job to capture or its ``module:callable``, a graph or ONNX file, or the name of a shipped graph."""
 
 TopologyLike: TypeAlias = Topology | Name
-"""A topology, its file, or the name of one that ships."""
+"""A topology, its file, or the name of a shipped one."""
 
 OptionsLike: TypeAlias = Options | str | Mapping[str, str] | None
 """Options, ``"paper"``, or a dict from options to values; None means the defaults."""
 
 PlanLike: TypeAlias = Union[Plan, Result, "SplitResult", "Run", Name]
-"""A plan, a result that has one, a run, of which it is the predicted step, or the file of a plan."""
+"""A plan, a result that has one, a run (its predicted step is the plan), or a plan file."""
 
 DevicesLike: TypeAlias = str | Sequence["NamedDevice"] | Mapping[str, "NamedDevice"] | None
-"""Device of the plan → device of this machine; or devices in the plan's order; None lets the plan's types choose."""
+"""Planned device → device of this machine, or devices in the plan's order; None derives them from the plan's types."""
 
 
 def graph_of(value: GraphLike, name: str = "graph", step: Mapping[str, Any] | None = None) -> OpGraph:
-    """The graph of an argument; a job, its name and an ONNX file are captured with the options of a step.
+    """The graph of an argument; jobs, their names and ONNX files are captured with the options of a step.
 
-    Raises InputError if it is none of `GraphLike`, or there is no such file.
+    Raises InputError if the argument is none of `GraphLike`, or there is no such file.
     """
     from dlplacer.api.jobs import capture, is_entry, is_onnx
 
@@ -74,7 +74,7 @@ def graph_of(value: GraphLike, name: str = "graph", step: Mapping[str, Any] | No
 
 
 def topology_of(value: TopologyLike, name: str = "topology") -> Topology:
-    """The topology that is meant; raises as `graph_of`."""
+    """The topology of an argument; raises InputError if it is none of `TopologyLike`, or there is no such file."""
     if isinstance(value, Topology):
         return value
 
@@ -82,24 +82,24 @@ def topology_of(value: TopologyLike, name: str = "topology") -> Topology:
 
 
 def machine_of(value: TopologyLike, name: str = "topology") -> Topology:
-    """As `topology_of`, for a machine to plan for: warns of unlimited memory and assumed overheads."""
+    """Like `topology_of`, for a machine to plan for: warns about unlimited memory and assumed overheads."""
     topology = topology_of(value, name)
     note(*machine_notes(topology))
     return topology
 
 
 def note(*texts: str | None) -> None:
-    """Warn of what the caller should know, unless it is None: in Python a warning, on the command line on stderr."""
+    """Warn with each text that is not None: in Python as a warning, on the command line as a line on stderr."""
     for text in filter(None, texts):
         warnings.warn(text, DlplacerWarning, stacklevel=4)
 
 
 def silent(*progress: Any) -> None:
-    """Take the progress of some work, and show nothing."""
+    """Accept progress reports and show nothing."""
 
 
 def options_of(value: OptionsLike, name: str = "options") -> Options:
-    """The options that are meant; raises InputError for a name or a value that no option has."""
+    """The options of an argument; raises InputError for an unknown option or value."""
     if value is None or isinstance(value, Options):
         return value or Options()
     if value == "paper":
@@ -110,9 +110,9 @@ def options_of(value: OptionsLike, name: str = "options") -> Options:
 
 
 def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -> Plan:
-    """The plan that is meant: a result's own, that with splits of a `SplitResult`; raises as `graph_of`.
+    """The plan of an argument: a result's plan, the plan with splits of a `SplitResult`, or a run's predicted step.
 
-    With `keeps_rules` the plan of a file must keep every rule, else CheckError is raised.
+    Raises InputError like `graph_of`, and with `keeps_rules` CheckError if a file's plan breaks a rule.
     """
     if isinstance(value, Plan):
         return value
@@ -130,9 +130,9 @@ def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -
 
 
 def whole_plan_of(value: PlanLike, name: str = "plan") -> Plan:
-    """The plan to draw or explain: that of a file keeps every rule, in one of a caller every op has its place.
+    """The plan to draw or explain.
 
-    Raises CheckError if it does not.
+    Raises CheckError if a file's plan breaks a rule, or a given `Plan` does not schedule every op once.
     """
     plan = plan_of(value, name, keeps_rules=True)
     if value is plan and (broken := [*every_op_once(plan)]):
@@ -141,7 +141,7 @@ def whole_plan_of(value: PlanLike, name: str = "plan") -> Plan:
 
 
 def names_of(value: "str | Sequence[NamedDevice]", name: str = "devices") -> list[str]:
-    """Names of devices of this machine: from ``"cpu:0,cpu:1"`` or a series of names or of torch's devices."""
+    """Names of devices of this machine, from a text such as ``"cpu:0,cpu:1"`` or a series of names or torch devices."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     entries = [value] if is_a(value, "torch", "device") else tuple_of("", name, value, object, _DEVICES)
@@ -149,7 +149,7 @@ def names_of(value: "str | Sequence[NamedDevice]", name: str = "devices") -> lis
 
 
 def devices_of(plan: Plan, value: DevicesLike, name: str = "devices") -> Mapping[str, str] | list[str]:
-    """Devices of this machine for those of a plan; raises InputError where None is given and types do not tell."""
+    """Devices of this machine for a plan's devices; None takes `default_devices`. Raises InputError for other types."""
     if value is None:
         return default_devices(plan)
     if isinstance(value, Mapping):
@@ -164,7 +164,7 @@ def default_devices(plan: Plan) -> list[str]:
     counts = dict.fromkeys(KINDS, 0)
     names = []
     for device in plan.topology.devices:
-        # A topology says V100 or H100; what runs that is the first kind, accelerators.
+        # Types such as V100 or H100 run on the first kind, accelerators.
         kind = next((kind for kind in KINDS if device.type.startswith(kind)), next(iter(KINDS)))
         names.append(f"{kind}:{counts[kind]}")
         counts[kind] += 1
@@ -172,7 +172,7 @@ def default_devices(plan: Plan) -> list[str]:
 
 
 def is_job(value: object) -> "TypeGuard[Job]":
-    """True for a `dlplacer.Job`; loads no torch, without which there are no jobs."""
+    """True for a `dlplacer.Job`; does not load torch, because without torch there are no jobs."""
     return is_a(value, "dlplacer.frontend.torch.job", "Job")
 
 
@@ -182,7 +182,7 @@ def is_run(value: object) -> "TypeGuard[Run]":
 
 
 def is_a(value: object, module: str, name: str) -> bool:
-    """True for an object of a class; if its module is not loaded, there are no such objects."""
+    """True for an object of a class; False if the class's module is not loaded, because then no such object exists."""
     loaded = sys.modules.get(module)
     kind: Any = getattr(loaded, name, None)
     return isinstance(kind, type) and isinstance(value, kind)

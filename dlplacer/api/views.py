@@ -1,6 +1,6 @@
-"""Results for a reader: figures and tables of each value, for terminal, page and notebook.
+"""Views of results: the figures and tables of each value, for terminal, page and notebook.
 
-Most values are shown as ``--json`` prints them: names of figures end in units, which decide how they are written.
+Most views show the figures of ``--json``; the unit that ends a figure's name decides its format.
 """
 
 from collections import Counter
@@ -30,9 +30,9 @@ Block: TypeAlias = Facts | Table | str
 """Part of a view; a text is a note."""
 
 _KINDS, _PATH, _CHANGES, _ROWS = 8, 12, 8, 64
-"""Rows that are shown, at most."""
+"""Largest numbers of rows shown: op kinds, steps of the critical path, changes, and rows of a result's table."""
 _LEAST_GAIN = 0.002
-"""A smaller gain counts as none."""
+"""Changes with a smaller gain are only counted."""
 
 
 def blocks_of(value: object) -> Iterator[Block]:
@@ -42,23 +42,23 @@ def blocks_of(value: object) -> Iterator[Block]:
 
 
 def _told(value: Any) -> Iterator[Block]:
-    """The table of a value, or those of its object, and the figures."""
+    """A value's table, or the tables of its JSON object, then its figures."""
     record = value if isinstance(value, Mapping) else value.to_dict()
     main = getattr(value, "table", None)
     yield from tables(record) if main is None else (replace(main, rows=main.rows[:_ROWS]),)
     if main is not None and len(main.rows) > _ROWS:
-        yield f"{len(main.rows) - _ROWS} rows more: --json and to_frame() have all"
+        yield f"{len(main.rows) - _ROWS} more rows: --json and to_frame() have all"
     yield figures({name: entry for name, entry in record.items() if name != "warnings"})
 
 
 def table_of(value: object) -> Table:
-    """The main table of a value: all its rows and columns where it has them, else the first of its view."""
+    """The value's own table with all rows and columns, or else the first table of its view."""
     found = getattr(value, "table", None)
     return found if isinstance(found, Table) else next(each for each in blocks_of(value) if isinstance(each, Table))
 
 
 def subject_of(value: object) -> str:
-    """The names of graph and machine that a value is about."""
+    """The names of a value's graph and machine; empty if it has none."""
     if isinstance(value, Plan):
         from dlplacer.report.summary import subject
 
@@ -124,7 +124,7 @@ def _result(result: Result) -> Iterator[Block]:
 
 
 def _use(plan: Plan) -> Iterator[Block]:
-    """The use of the devices, and the loads behind a period, the largest first."""
+    """The use of the devices and, for a plan with a period, the resource loads in decreasing order."""
     yield table.device_use(plan)
     if plan.period_s is not None:
         found = sorted(resource_loads(plan).items(), key=lambda entry: -entry[1])
@@ -170,23 +170,21 @@ def _explanation(found: "Explanation") -> Iterator[Block]:
 
 
 def _what_would_help(found: "WhatWouldHelp") -> Iterator[Block]:
-    """At most eight changes, those that shorten the step; the others are counted."""
+    """Up to eight changes that shorten the step; the others are counted."""
     base_s = found.base.makespan_s
     if base_s < found.given_s:
-        yield (
-            f"more search alone: {format_seconds(base_s)} instead of {format_seconds(found.given_s)}; gains refer to it"
-        )
+        yield f"longer search alone: {format_seconds(base_s)}, not {format_seconds(found.given_s)}; gains refer to it"
     # The largest gains come first.
     count = sum((one.gain(base_s) or 0.0) >= _LEAST_GAIN for one in found.answers[:_CHANGES])
     shown = found.table.only("change", "makespan_s", "gain", "most_gain", "status")
     yield replace(shown, rows=shown.rows[:count])
     if count:
-        yield "gain: by how much the step found with the change is shorter; at most: what its bound allows"
+        yield "gain: how much shorter the step found with the change is; at most: the gain that its bound allows"
     untried = sum(one.status == "not tried" for one in found.answers)
     little = len(found.answers) - count - untried
-    yield f"{little} other changes found to bring less than {100 * _LEAST_GAIN:g} %, or less than these"
+    yield f"{little} other changes gain less than {100 * _LEAST_GAIN:g} %, or less than these"
     if untried:
-        yield f"{untried} changes not tried, for want of time; --budget gives more, --json lists all"
+        yield f"{untried} changes not tried for lack of time; --budget gives more time, --json lists all"
 
 
 _VIEWS: dict[str, Callable[[Any], Iterator[Block]]] = {
@@ -202,4 +200,4 @@ _VIEWS: dict[str, Callable[[Any], Iterator[Block]]] = {
     "Run": _run,
     "Exported": lambda value: iter((value.text,)),
 }
-"""Class → its view; by name, as loading all packages to show a graph would take a second."""
+"""Class name → view; names, because loading all packages to show a graph would take a second."""

@@ -1,1 +1,1 @@
-"""The command line: one short module per sub-command. Heavy imports wait until a command runs."""
+"""The command line: every sub-command offers a public function. Heavy imports wait until a command runs."""

@@ -1,4 +1,4 @@
-"""Actions of the sub-commands: each calls a function of `dlplacer` with the given arguments, and shows the result."""
+"""Actions of the sub-commands: each calls a function of `dlplacer` with the given arguments and prints its result."""
 
 import json
 import os
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 _WIDTH = 150
 _LIMIT_S = 60.0
-PARTIAL = "stopping with the answers so far; once more to give up"
+PARTIAL = "stopping with the answers so far; press Ctrl-C again to give up"
 
 
 def called(given: Given, call: str = "", says: str = "", kept: str = "", **more: Any) -> Any:
-    """The result of the command's function, or of another, on the given and more arguments, with progress.
+    """Call the command's function, or `call`, with the given arguments and `more`, and show its progress.
 
-    It is `written`, or the attribute of it that is `kept`, so that a Ctrl-C too late to stop the work does not lose it.
+    The result, or its attribute `kept`, is written while Ctrl-C only sets the stop event, so a late one loses nothing.
     """
     function, says, doing = getattr(dp, call or given.spec.call), says or given.spec.says, given.spec.doing
     known, arguments = parameters_of(function), given.of(function)
@@ -53,7 +53,7 @@ def called(given: Given, call: str = "", says: str = "", kept: str = "", **more:
 
 
 def answer(given: Given) -> int:
-    """Call the function of the command, write its result where asked, and print it; exit code 5 if it did not pass."""
+    """Call the command's function, write its result to the given files, and print it; exit code 5 if it failed."""
     value = called(given)
     shown(given, value)
     for warning in getattr(value, "warnings", ()):
@@ -62,7 +62,7 @@ def answer(given: Given) -> int:
 
 
 def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Block]" = ()) -> int:
-    """Print the view of a result, or with ``--json`` the record or else the result's object; returns the exit code."""
+    """Print a result's view or, with ``--json``, `record` (None: the result's own object); returns the exit code."""
     if given.json:
         print(json.dumps(_record_of(value) if record is None else record))
     else:
@@ -73,12 +73,12 @@ def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Bloc
 
 
 def _record_of(value: Any) -> object:
-    """The object that stands for a value in JSON."""
+    """The JSON object of a value."""
     from dlplacer.api.views import summary
     from dlplacer.files.formats import topology_to_dict
 
     if isinstance(value, dict):
-        # JSON has no infinity, so no ceiling is null.
+        # JSON has no infinity, so a missing ceiling is null.
         return {name: None if figure == float("inf") else figure for name, figure in value.items()}
     if isinstance(value, Table):
         return {value.title: value.records}
@@ -87,7 +87,7 @@ def _record_of(value: Any) -> object:
 
 
 def show_blocks(blocks: "Iterable[Block]") -> None:
-    """Print the parts of a view at the width of the terminal, or that of a file; names are never markup."""
+    """Print the blocks of a view at the terminal's width, or at `_WIDTH` elsewhere; names are never read as markup."""
     from rich import table as rich_table
     from rich.console import Console
 
@@ -110,7 +110,7 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
 
 
 def written(given: Given, value: Any, **contents: Callable[[], Any]) -> None:
-    """Write a result, its pictures, its page and the `contents`, texts or JSON, of further options that were typed."""
+    """Write a result, its pictures, its page, and the text or JSON `contents` of other options that were typed."""
     if given.output is not None:
         value.save(given.output)
     drawn = {each.option: each.name for each in pictures_of(given.spec.subject) if each.option in given}
@@ -148,7 +148,7 @@ def solve(given: Given) -> int:
         record = {**found.split.to_dict(), "speedup": found.speedup, "splits": [str(split) for split in found.splits]}
         return shown(given, found, {**record, "without_splits": found.whole.to_dict()})
     if "work_s" in given and "time_limit_s" in given:
-        raise InputError("work_s is in place of time_limit_s; leave one of them out")
+        raise InputError("work_s replaces time_limit_s; leave one of them out")
     with fewer_collections():
         result = called(given)
     plan, is_step = result.plan, result.plan.period_s is None
@@ -161,10 +161,10 @@ def solve(given: Given) -> int:
 
 
 def _splitting(given: Given, call: str, model: str) -> dict[str, Any] | None:
-    """Arguments of a function that splits ops, if ``--split`` asks for one; refuses options without use."""
+    """Arguments for a function that splits ops, or None without ``--split``; raises InputError for useless options."""
     if given.split is None:
         if unused := {"times", "search_s"} & given.keys():
-            raise InputError(f"{min(unused)} is read by --split alone; add --split, or leave it out")
+            raise InputError(f"{min(unused)} takes effect only with --split; add --split, or leave it out")
         return None
     known = {model, "split", "times", "output", "json", "paper", *CHOICES, *parameters_of(getattr(dp, call))}
     if strange := [name for name in given.spelled if name in given and name not in known]:
@@ -189,13 +189,13 @@ def check(given: Given) -> int:
 
 
 def show(given: Given) -> int:
-    """Print the table and write the files that are asked for."""
+    """Print the plan's table and write the requested files."""
     from dlplacer.api.subjects import whole_plan_of
     from dlplacer.report.trace import chrome_trace
 
     for name, needed in (("against", "html"), ("color_by", "gantt")):
         if name in given and needed not in given:
-            raise InputError(f"{name} {given[name]} is for --{needed}; add it, or leave out the other")
+            raise InputError(f"{name} {given[name]} takes effect only with --{needed}; add that, or leave this out")
     plan = whole_plan_of(given.plan)
     shown(given, plan)
     written(given, plan, csv=lambda: schedule(plan).to_csv(), trace=lambda: chrome_trace(plan))
@@ -207,7 +207,7 @@ def show(given: Given) -> int:
 
 
 def run(given: Given) -> int:
-    """Run, measure and print; start the processes of a plan over ranks."""
+    """Run a plan and print its measurements; for a plan over ranks, start one process per rank."""
     from dlplacer.api.jobs import job_options
     from dlplacer.api.running import completed, is_onnx_plan, over_ranks, replicas_of
     from dlplacer.api.subjects import silent
@@ -224,7 +224,7 @@ def run(given: Given) -> int:
             count = parse_ranks(plan, devices.split(","), given.replicas or replicas_of(plan)).count
             return run_as_ranks(count, [*given.words, "--devices", devices])
     elif unused := {"gantt", "html", "replicas"} & given.keys():
-        raise InputError(f"{min(unused)} is for models in torch; leave it out, the plan is of an ONNX file")
+        raise InputError(f"{min(unused)} is for PyTorch models; leave it out: the plan is of an ONNX file")
     is_first = os.environ.get("RANK", "0") == "0"
     if is_first:
         note(load_note(), one_device_note(plan))
@@ -238,7 +238,7 @@ def run(given: Given) -> int:
 
 
 def _process_per_gpu(given: Given, mode: str | None) -> str:
-    """Devices with ranks for several GPUs, unless ranks are named or one process is asked for."""
+    """The given devices, with a rank for each of several GPUs unless ranks or a single process are requested."""
     from dlplacer.runtime.distributed.group import rank_per_gpu
 
     alone = given.one_process or given.replicas is not None or mode == "infer" or "rank" in given.devices
@@ -248,7 +248,7 @@ def _process_per_gpu(given: Given, mode: str | None) -> str:
 
 
 def profile(given: Given) -> int:
-    """Profile, write the graph, and print the serial time."""
+    """Profile the model's ops, write the graph, and print their serial time."""
     if (more := _splitting(given, "profile_splits", "job")) is not None:
         choice = called(given, "profile_splits", says=PARTIAL, kept="graph", **more)
         found = {"without_splits_s": choice.whole_s, "with_splits_s": choice.split_s}
@@ -282,10 +282,10 @@ def pipeline(given: Given) -> int:
         told_written(given.plan_file)
     placed, extra, limit_s = None, [], given.get("time_limit_s", 10.0)
     try:
-        with progress("op placement, to compare with", limit_s) as told:
+        with progress("op placement for comparison", limit_s) as told:
             result = dp.place(graph, machine, time_limit_s=limit_s, on_progress=told) if limit_s else None
     except DlplacerError as error:
-        note(f"no op placement to compare with: {error}")
+        note(f"no op placement for comparison: {error}")
         result = None
     if result is not None:
         makespan_s, status = result.plan.makespan_s, result.plan.status
@@ -297,7 +297,7 @@ def pipeline(given: Given) -> int:
 
 
 def fit(given: Given) -> int:
-    """Fit, write the plan, and print layers per device, other splits, and the texts to paste."""
+    """Plan the layers, write the plan, and print layers per device, other splits, and the texts to paste."""
     from dlplacer.api.fitting import exports
     from dlplacer.report.export.targets import TARGETS
 

@@ -1,6 +1,6 @@
-"""Ctrl-C at any moment: one line and exit code 130, also while packages are imported.
+"""Ctrl-C at any moment prints one line and exits with code 130, even while packages are imported.
 
-This module runs first, and imports no other module of dlplacer before it is ready.
+This module runs first, and imports no other module of dlplacer until its handler is installed.
 """
 
 import atexit
@@ -10,37 +10,37 @@ import signal
 from types import FrameType
 
 INTERRUPTED = 130
-"""Exit code: 128 and the number of SIGINT, as shells report it."""
+"""Exit code: 128 plus the number of SIGINT, by the convention of shells."""
 
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
 def end_on_interrupt() -> None:
-    """From now on, end this process at Ctrl-C at once, unless a command handles it in another way.
+    """Make Ctrl-C end this process at once, unless a command installs its own handler.
 
-    Not by KeyboardInterrupt: raised in the middle of an import it leaves half a package behind, which an extension
-    module's init reports as another error, and Python drops it in callbacks of the garbage collector. Files are written
-    atomically and processes of ours end with this one, so there is nothing to tidy up.
+    KeyboardInterrupt would not do: during an import it leaves a half-loaded package, which an extension module's init
+    reports as another error. In callbacks of the garbage collector, Python drops it. Nothing needs cleaning up, because
+    files are written atomically and child processes end with this one.
     """
     if hasattr(signal, "SIGINT"):
         owner = os.getpid()
 
         def end(number: int, frame: FrameType | None) -> None:
-            # Of several ranks of a terminal one says so.
+            # Of several ranks on one terminal, only rank 0 prints it.
             if os.getpid() == owner and os.environ.get("RANK", "0") == "0":
                 _say(b"dlplacer: interrupted\n")
             os._exit(INTERRUPTED)
 
         signal.signal(signal.SIGINT, end)
-        # Then Python takes its modules apart, which with torch takes a good part of a second, and puts the system's
-        # handler in the place of ours, but not of this one: a command that is done has succeeded.
+        # While Python unloads its modules (with torch, for much of a second) it restores the system's handler in place
+        # of ours, but not of SIG_IGN: a command that is done has succeeded.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 def end_with_launcher() -> None:
-    """Under torchrun, have the system end this rank when torchrun ends, and end it now if that has happened already.
+    """Under torchrun, have the system end this rank when torchrun ends, or end it now if torchrun has ended.
 
-    Torchrun that is killed tells its ranks nothing, and they would wait for its store for minutes.
+    A killed torchrun does not notify its ranks, and they would wait for its store for minutes.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return
@@ -48,7 +48,7 @@ def end_with_launcher() -> None:
 
     parent = os.getppid()
     end_with_parent(parent)
-    # An orphan belongs to the first process of the system, which is torchrun itself in some containers.
+    # Process 1 adopts orphans, but in some containers it is torchrun itself.
     if parent == 1 and not _is_python(parent):
         os._exit(1)
 
@@ -61,7 +61,7 @@ def _is_python(process: int) -> bool:
 
 
 def _say(text: bytes) -> None:
-    """Write to stderr without its buffer, whose lock the interrupted code may hold."""
+    """Write to stderr unbuffered, because the interrupted code may hold the buffer's lock."""
     with contextlib.suppress(OSError):
         if os.isatty(2):
             os.write(2, _SHOW_CURSOR)  # a progress line hides it

@@ -23,10 +23,10 @@ _EPILOG = (
 
 
 def build_parser(words: Sequence[str] | None = None) -> Parser:
-    """The parser of the command line; of commands that are not among the words typed it knows only the names."""
+    """The parser of the command line; for commands that were not typed it knows only the names."""
     parser = Parser(
         prog="dlplacer",
-        description="Tell where every op of a model should run, prove how good that plan is, and run it there.",
+        description="Decide where every op of a model should run, prove how good that plan is, and run it.",
         epilog=_EPILOG,
     )
     add_quiet(parser)
@@ -42,7 +42,7 @@ def build_parser(words: Sequence[str] | None = None) -> Parser:
 
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Print the warnings of dlplacer as lines on stderr; others are left as they are."""
+    """Print dlplacer's warnings as lines on stderr; leave others unchanged."""
 
     with warnings.catch_warnings():
         shown: Any = warnings.showwarning
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parsed = Given(vars(parser.parse_args(words)), words=words)
             be_quiet(bool(parsed.quiet))
             if parsed.command is None:
-                # What to do next is no mistake to be scolded for.
+                # A missing command is no mistake; the help lists the commands.
                 parser.print_help()
                 return 0
             code: int = (parsed.spec.action or answer)(parsed)
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if os.environ.get("DLPLACER_DEBUG"):
                 traceback.print_exc()
             message, spelled = str(error), parsed.spelled or {}
-            # A message about a parameter is one about its option.
+            # A message that begins with a parameter's name gets the option's spelling.
             name = message.split(maxsplit=1)[0].rstrip(":") if message else ""
             say(message.replace(name, spelled[name], 1) if name in spelled else message)
             return error.exit_code
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say("interrupted")
             return INTERRUPTED
         except Exception as error:
-            # Of stdout: errors of files get another form when the file is written.
+            # An OSError without a file name is about stdout; `usable_streams` reports it.
             if isinstance(error, OSError) and error.filename is None:
                 raise
             if os.environ.get("DLPLACER_DEBUG"):

@@ -1,4 +1,4 @@
-"""Declared parameters as the parser of a command and its help."""
+"""The parser and the help of a command, built from the declared parameters."""
 
 import argparse
 import inspect
@@ -14,25 +14,25 @@ _HEAD = "examples:"
 
 
 class Given(dict[str, Any]):
-    """The arguments that were typed, by parameter; those that were left out are missing, so that defaults hold."""
+    """The typed arguments by parameter; omitted ones are missing, so that defaults apply."""
 
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
 
     def of(self, function: Callable[..., Any]) -> dict[str, Any]:
-        """The arguments of a function."""
+        """The typed arguments that a function takes."""
         return {name: self[name] for name in parameters_of(function) if name in self}
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A sub-command: a view of a function.
+    """A sub-command that offers a function on the command line.
 
-    `call` names the function in `dlplacer` whose parameters are options; empty if the action calls several. `own` are
-    options of the command itself, as rows of declarations, or names of declared ones. `action`: the given arguments →
-    exit code; None calls the function, writes and prints its result. `doing` and `says` name the work for its progress,
-    and announce that the first Ctrl-C stops it. For a `subject`, a kind of result, there may be pictures. `examples`
-    are arguments of ``dlplacer``, and after ``  # `` what they do.
+    `call` names the function in `dlplacer` whose parameters become options; it is empty if the action calls several.
+    `own` holds options of the command itself: rows of declarations, or names of declared ones. `action` maps the typed
+    arguments to an exit code; None calls the function, then writes and prints its result. `doing` names the work in
+    progress lines; `says` is printed when the first Ctrl-C stops it. `subject` is the kind of result, which has
+    pictures. An example is the arguments of ``dlplacer``, then ``  # `` and their effect.
     """
 
     name: str
@@ -47,11 +47,11 @@ class Command:
     below: "tuple[Command, ...]" = ()
 
     def options(self) -> Iterator[tuple[Parameter, bool]]:
-        """Every option, and whether it must be given."""
+        """Every option, with True if it is required."""
         function = getattr(dp, self.call) if self.call else None
         known = {} if function is None else parameters_of(function)
         signature = {} if function is None else inspect.signature(function).parameters
-        # An argument that may be left out stands behind those that may not.
+        # Optional arguments follow required ones.
         for name, each in sorted(known.items(), key=lambda item: "nargs" in item[1].settings):
             if name == "options":
                 yield from ((assumed, False) for assumed in ASSUMED)
@@ -62,26 +62,26 @@ class Command:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors name the argument and the help to read, without the whole usage."""
+    """An argument parser whose errors name the argument and the help command, without the whole usage."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault("formatter_class", _Help)
         super().__init__(*arguments, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Raise the mistake as that of the user's input."""
+        """Raise a mistake in the arguments as InputError."""
         raise InputError(f"{message}; see {self.prog} --help")
 
 
 class _Help(argparse.HelpFormatter):
-    """Wraps all text but examples, whose lines are commands."""
+    """Wraps all text except examples, whose lines are commands."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith(_HEAD) else super()._fill_text(text, width, indent)
 
 
 def add_command(parent: Any, command: Command) -> None:
-    """Add a sub-command with its options, or those below it."""
+    """Add a sub-command with its options or its own sub-commands."""
     lines = (line.partition("  # ") for line in command.examples)
     end = "\n".join([_HEAD, *(f"  # {told}\n  dlplacer {words}" for words, _, told in lines)])
     options: dict[str, Any] = {"epilog": end} if command.examples else {}
@@ -126,6 +126,6 @@ def _add_parameter(parser: Any, parameter: Parameter, required: bool) -> None:
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """The option ``-q``; on the command line it may stand before or behind the command."""
-    text = "no progress and no notes: results, warnings and errors alone"
+    """The option ``-q``; on the command line it may precede or follow the command."""
+    text = "print only results, warnings and errors: no progress, no notes"
     parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=text)

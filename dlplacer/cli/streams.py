@@ -1,4 +1,4 @@
-"""Standard streams of a command: notes on stderr, and on a terminal a line of progress, after two seconds."""
+"""Standard streams of a command: notes on stderr and, on a terminal, a line of progress after two seconds."""
 
 import contextlib
 import io
@@ -21,36 +21,36 @@ FIRST_AFTER_S = 2.0
 _quiet = False
 
 Show = Callable[..., None]
-"""Takes the progress that a function reports: a text, two counts, or the progress of a solve."""
+"""Callback for the progress that a function reports: a text, counts, or the progress of a solve."""
 
 
 def be_quiet(quiet: bool) -> None:
-    """Leave out progress and notes in this process, or print them."""
+    """Suppress progress and notes in this process, or print them."""
     global _quiet
     _quiet = quiet
 
 
 def note(*texts: str | None) -> None:
-    """Tell the user something on stderr, unless it shall be quiet; None is nothing to tell."""
+    """Print notes to stderr unless quiet; None is skipped."""
     for text in filter(None, () if _quiet else texts):
         say(text)
 
 
 def told_written(*paths: object) -> None:
-    """Report on stderr the files that were written; None for those that were not asked for."""
+    """Report written files on stderr unless quiet; a path that was not asked for is None."""
     for path in filter(None, () if _quiet else paths):
         print(f"wrote {path}", file=sys.stderr)
 
 
 class _Line:
-    """The text of the moment, as of when it is asked for."""
+    """The line of progress, with the time elapsed when it is printed."""
 
     def __init__(self, what: str, limit_s: float | None) -> None:
         self.what, self.limit_s = what, limit_s
         self.began, self.text = time.monotonic(), ""
 
     def show(self, *told: Any) -> None:
-        """Change it."""
+        """Set the text to the reported progress."""
         self.text = _text_of(told)
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class _Line:
 
 
 def _text_of(told: tuple[Any, ...]) -> str:
-    """The text of a function's report."""
+    """The text for progress that a function reports."""
     match told:
         case (int(done), int(total)):
             return f"{done} of {total}"
@@ -83,7 +83,7 @@ def _text_of(told: tuple[Any, ...]) -> str:
 
 @contextlib.contextmanager
 def interruptible(announcement: str) -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, with an announcement; a second one interrupts at once."""
+    """An event that the first Ctrl-C sets, printing an announcement; a second one interrupts at once."""
     stop = threading.Event()
     with stop_on_interrupt(stop, lambda: print(f"\ndlplacer: {announcement}", file=sys.stderr)):
         yield stop
@@ -99,16 +99,16 @@ def progress(what: str, limit_s: float | None = None) -> Iterator[Show]:
     from rich.console import Console
     from rich.live import Live
 
-    # Twice a second: whoever times ops must not be disturbed. What is printed to stdout is the result, not a message.
+    # Twice a second, so that the timing of ops is not disturbed. Only results go to stdout, so it is not redirected.
     with Live(line, console=Console(stderr=True), transient=True, refresh_per_second=2, redirect_stdout=False):
         yield line.show
 
 
 @contextlib.contextmanager
 def usable_streams() -> Iterator[None]:
-    """Streams to which anything can be printed, for the length of a command; a reader that has seen enough ends it.
+    """Streams to which anything can be printed during a command; a closed pipe ends it.
 
-    Characters that the locale's encoding lacks become question marks, and a closed stream takes everything.
+    Characters that the locale's encoding lacks become question marks; text for a stream that is closed is dropped.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -121,12 +121,12 @@ def usable_streams() -> Iterator[None]:
             yield
         finally:
             sys.stdout.flush()
-    # rich ends the process with 1 where nobody reads its tables.
+    # rich raises SystemExit(1) if nobody reads its tables.
     except (OSError, SystemExit) as ending:
         error = ending if isinstance(ending, OSError) else ending.__context__
         if not isinstance(error, OSError):
             raise
-        # Python flushes once more at exit.
+        # Python flushes stdout once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             say(f"cannot write to stdout: {error.strerror}; the output is incomplete: redirect it elsewhere")
@@ -135,5 +135,5 @@ def usable_streams() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print a last word to stderr."""
+    """Print a line to stderr, quiet or not."""
     print(f"dlplacer: {text}", file=sys.stderr, flush=True)

@@ -12,15 +12,15 @@ from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.report.link_use import link_uses
 
 INPUT, TRANSFER, DEVICE, BARRIER, PRODUCER, RELAY, LINK = range(7)
-"""Why an event waits for another; where several end together, the first of these is named."""
+"""Reasons why an event waits for another; if several waits end together, the first of these reasons is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleArc:
     """Event `after` cannot start before event `before` has ended, for the reason `why`.
 
-    `gap_s`: seconds between the two; below 0 only in a recorded step, whose clocks err. `freed_s`: when `before`
-    releases `after`: its end, or the end of its use of a link.
+    `gap_s` is the seconds between the two; it is negative only in a recorded step, whose clocks err. `freed_s` is the
+    time at which `before` releases `after`: its end, or the end of its use of a link.
     """
 
     before: int
@@ -31,12 +31,12 @@ class ScheduleArc:
 
 
 class ScheduleArcs:
-    """The precedences of a plan with its placement, its orders and its routes kept.
+    """The precedences of a plan with its placement, orders and routes fixed.
 
     Events are numbered: first ``plan.ops``, then the segments of ``plan.transfers``, transfer by transfer. In a plan
-    without transfers, as one recorded from a run, an op waits for producers on other devices directly. `spans`: [event]
-    → start and end in seconds. `steps`: [event] → the op, or the transfer that it is a segment of. `first_segment`:
-    [transfer] → the event that is its first segment; one entry more for the end.
+    without transfers, such as a recorded step, an op waits directly for producers on other devices. `spans`: [event] →
+    start and end in seconds. `steps`: [event] → the op, or the transfer that it is a segment of. `first_segment`:
+    [transfer] → the event of its first segment, with one more entry for the end.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -52,12 +52,12 @@ class ScheduleArcs:
 
     @cached_property
     def arcs(self) -> tuple[ScheduleArc, ...]:
-        """All arcs; of a device and of a link direction those between neighbours."""
+        """All arcs; on a device or link direction, only those between neighbours."""
         return (*self._to_ops(), *self._on_devices(), *self._from_barrier(), *self._of_transfers(), *self._on_links())
 
     @cached_property
     def latest_before(self) -> list[ScheduleArc | None]:
-        """[event] → the arc from the event that ended last before it, for which it waited or would have next."""
+        """[event] → its arc with the smallest gap: from the event that it waited for, or that would delay it next."""
         best: list[ScheduleArc | None] = [None] * len(self.spans)
         for arc in self.arcs:
             known = best[arc.after]
@@ -66,7 +66,7 @@ class ScheduleArcs:
         return best
 
     def rank(self, arc: ScheduleArc, gap_s: float) -> tuple[float, bool, int]:
-        """Sort key of arcs to one event: the gap, unless it is below the tolerance; those from durations first."""
+        """Sort key of arcs to one event: gap, at least the tolerance; events with a duration first; reason."""
         begin_s, end_s = self.spans[arc.before]
         return max(gap_s, self.plan.tolerance_s), end_s <= begin_s, arc.why
 
@@ -74,8 +74,8 @@ class ScheduleArcs:
     def slack_s(self) -> list[float]:
         """[event] → seconds by which it can end later without delaying the step: the total float of project scheduling.
 
-        Everything behind it moves along as far as it must. Memory is not considered, although tensors that wait longer
-        live longer. Time to issue an op or hand over a tensor counts as slack, too.
+        Later events move only as far as they must. Memory is ignored, although tensors that wait longer live longer.
+        The time to issue an op or hand over a tensor also counts as slack.
         """
         end_s = max((end_s for _, end_s in self.spans), default=0.0)
         slack = [end_s - own_s for _, own_s in self.spans]
@@ -143,16 +143,16 @@ class ScheduleArcs:
             ]
         for ordered in map(sorted, uses.values()):
             for (_, end_s, before), (start_s, _, after) in pairwise(ordered):
-                # From use to use, as a link late on the route is taken later than the segment starts.
+                # From use to use, because a link late on the route is taken after the segment starts.
                 yield ScheduleArc(before, after, start_s - end_s, LINK, end_s)
 
 
 @dataclass(frozen=True, slots=True)
 class PathPart:
-    """A step of the critical path, and from when to when the path runs through it.
+    """A step of the critical path, and the interval that the path spends on it.
 
-    An op is on it as long as it runs. A transfer may be on it for a shorter time: it may wait on its way for a link,
-    or leave one before it arrives.
+    For an op this is the time that it runs. For a transfer it may be shorter: the transfer may wait for a link on its
+    way, or free one before it arrives.
     """
 
     step: ScheduledOp | Transfer
@@ -166,13 +166,13 @@ class PathPart:
 
 
 def critical_path(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[PathPart, ...]:
-    """Ops and transfers up to the op that ends last, each starting when the one before it ends, with their times there.
+    """The chain of ops and transfers up to the op that ends last, each starting when its predecessor ends.
 
-    Walks back from the end. An op waits for a tensor (its producer here, or the transfer that brings it), for its
-    device, or for the barrier at the loss; a transfer for its producer or for a link. If several end at that moment,
-    those with a duration come first, then the order just given. The path begins at an event that waits for none. If
-    issuing ops or handing over tensors delays an op, the event that ended last comes before it, and the time between is
-    on no step. Times are compared with the tolerance of `dlplacer.check`.
+    It is found backwards from the end. An op waits for a tensor (from its producer here or a transfer), for its device,
+    or for the barrier at the loss; a transfer waits for its producer or for a link. If several of these end together,
+    events with a duration win, then the order just given. The path begins at an event that waits for none. If issuing
+    ops or handing over tensors delays an op, its predecessor is the event that ended last; the time between belongs to
+    no step. Times are compared with the tolerance of `dlplacer.check`.
     """
     arcs = arcs or ScheduleArcs(plan)
     into: dict[int, list[ScheduleArc]] = defaultdict(list)
@@ -184,16 +184,16 @@ def critical_path(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[PathPar
     walked = {event}
     found, until_s = [], arcs.spans[event][1]
     while True:
-        # Ops and transfers without duration end where they start; without this the walk could go round among them.
+        # Events without duration end where they start; without this check the walk could cycle among them.
         before = [arc for arc in into[event] if arc.before not in walked]
-        # What ends at 0 only stands there: the path begins with what waits longer.
+        # An event that ends at time 0 is a predecessor only without a gap; otherwise the path begins after it.
         longest_s = inf if is_delayed else slack_s
         near = (arc for arc in before if abs(arc.gap_s) <= (longest_s if arc.freed_s > slack_s else slack_s))
         best = min(near, key=lambda arc: arcs.rank(arc, abs(arc.gap_s)), default=None)
         if best is None:
             found.append(PathPart(arcs.steps[event], min(until_s, arcs.spans[event][0]), until_s))
             return _joined(found[::-1])
-        # A transfer may wait for its last link and make another wait for its first: it is on the path for no time then.
+        # A transfer that waits for its last link may make another wait for its first: it then adds no time to the path.
         begin_s = min(until_s, best.freed_s + (best.gap_s if best.gap_s > plan.tolerance_s else 0.0))
         found.append(PathPart(arcs.steps[event], begin_s, until_s))
         event, until_s = best.before, min(begin_s, best.freed_s)
@@ -201,6 +201,6 @@ def critical_path(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[PathPar
 
 
 def _joined(parts: list[PathPart]) -> tuple[PathPart, ...]:
-    """Segments of one transfer that follow each other are one step."""
+    """Join successive segments of one transfer into one step."""
     runs = (list(run) for _, run in groupby(parts, key=lambda part: id(part.step)))
     return tuple(PathPart(run[0].step, run[0].begin_s, run[-1].end_s) for run in runs)

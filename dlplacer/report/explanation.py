@@ -1,4 +1,4 @@
-"""The causes of a plan's step time: critical path, limit of its bound, idle devices, the largest transfers."""
+"""The causes of a plan's step time: critical path, limit of its bound, idle devices, the longest transfers."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -21,16 +21,16 @@ _LISTED = 10
 _SAME = 1e-6
 
 REASONS = {
-    "critical path": "the longest chain of ops and transfers, each at its fastest: split the ops on it to go below",
-    "work": "all work, shared by all devices without idle time: only more or faster devices go below",
-    "dispatch": "processes issue ops one after another: fuse ops, use larger batches or more processes, to go below",
+    "critical path": "the longest chain of ops and transfers, each at its fastest; split its ops to lower the bound",
+    "work": "all work, shared by all devices without idle time; only more or faster devices lower the bound",
+    "dispatch": "processes issue ops one by one; fuse ops, or use larger batches or more processes, to lower the bound",
 }
-"""What can limit a bound → what that means."""
+"""Limit of the lower bound → its meaning and its remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """The ops of a device, and its times during the step in seconds."""
+    """The number of ops of a device, and its busy, idle and critical-path seconds in the step."""
 
     device: str
     ops: int
@@ -43,9 +43,9 @@ class DeviceShare:
 class Explanation(Shown):
     """The figures behind a plan; docs/reference/printed.md explains each field.
 
-    `limits_s`: a key of `REASONS` → the bound that it gives, worked out anew; `limited_by` is the key of the largest.
-    The plan states `stated_bound_s`: its solver may have proved it, a file may say anything. `elsewhere` and
-    `what_would_help`: what solving again found, if it was asked.
+    `limits_s`: a key of `REASONS` → its lower bound, computed anew; `limited_by` is the key of the largest bound.
+    `stated_bound_s` is the bound in the plan, which a solver may have proved and a file may misstate. `elsewhere` and
+    `what_would_help` are the results of solving again, if that was requested.
     """
 
     limits_s: Mapping[str, float]
@@ -86,7 +86,7 @@ class Explanation(Shown):
 
 
 def explain(plan: Plan) -> Explanation:
-    """The explanation of a plan, without what solving again would find."""
+    """The explanation of a plan, without solving again."""
     plan.options.require_makespan("explain")
     problem = build_problem(plan.graph, plan.topology, plan.options, plan.makespan_s)
     dispatch = dispatch_of(plan.topology)

@@ -1,4 +1,4 @@
-"""Transfers on the links of a plan."""
+"""The uses of a plan's links by its transfers."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from dlplacer.problem.routes import link_holds
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """A link direction carries segment number `part` of a transfer from `start_s` to `end_s`."""
+    """The use of a link direction by segment number `part` of a transfer, from `start_s` to `end_s`."""
 
     transfer: Transfer
     part: int
@@ -17,16 +17,16 @@ class LinkUse:
 
 
 def link_uses(plan: Plan) -> dict[tuple[str, str], list[LinkUse]]:
-    """Link direction → its uses by start; directions in the topology's order, only those that are used.
+    """Used link direction → its uses by start time; directions come in the topology's order.
 
-    Cut-through holds all links of a segment together; store-and-forward passes from one to the next (eq. 11).
+    Cut-through holds all links of a segment together; store-and-forward holds them one after another (eq. 11).
     """
     ends = ((link.source, link.target) for link in plan.topology.links)
     uses: dict[tuple[str, str], list[LinkUse]] = {hop: [] for pair in ends for hop in (pair, pair[::-1])}
     for transfer in plan.transfers:
         for part, segment in enumerate(transfer.segments):
             held = link_holds(plan.topology, segment.route, transfer.bytes, plan.options.delay, float)
-            # A plan from a file may round its times: no link is held longer than the segment, the last as long as it.
+            # A plan file may round times, so no link is held beyond its segment's end, and the last one until that end.
             for hop, (_, begin_s, until_s) in zip(segment.route, held, strict=True):
                 here_s = min(segment.start_s + begin_s, segment.end_s)
                 there_s = segment.end_s if until_s == held[-1][2] else min(segment.start_s + until_s, segment.end_s)

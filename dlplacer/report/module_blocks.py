@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dlplacer.core.plan import Plan
 
 _STORAGE = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gradient", "mutation"})
-"""Kinds that are places where a tensor is kept; they may have a small measured time too."""
+"""Kinds of ops that only hold a tensor; even so, they may have a small measured time."""
 _SHORT = {
     "convolution": "conv",
     "max_pool2d_with_indices": "maxpool",
@@ -21,9 +21,9 @@ Path = tuple[str, ...]
 
 
 def blocks_of(plan: Plan) -> Mapping[str, str]:
-    """Op id → path of its block, ``""`` without module; blocks come in the order in which their forward ops run.
+    """Op id → path of its block, or ``""`` without a module; blocks come in the order in which their forward ops run.
 
-    Blocks are the top-level modules (``Mixed_5b``). One that holds more than half of all ops is taken apart into the
+    Blocks are the top-level modules (``Mixed_5b``). A module that holds more than half of all ops is replaced by the
     modules below it (``encoder.layer.0``).
     """
     paths: dict[str, Path] = {op.id: tuple(op.module.split(".")) if op.module else () for op in plan.graph.ops}
@@ -35,7 +35,7 @@ def blocks_of(plan: Plan) -> Mapping[str, str]:
 
 
 def outermost(paths: Iterable[Path], most: float) -> Callable[[Path], Path]:
-    """Path → the outermost module around it that holds at most so many of the paths, or has no modules below it."""
+    """Path → its outermost enclosing module that holds at most `most` of the paths, or has no modules below it."""
     held = Counter(path[:length] for path in paths for length in range(len(path) + 1))
     below = {path[:-1] for path in held if path}
     apart = {path for path, count in held.items() if count > most and path in below} | {()}
@@ -43,7 +43,7 @@ def outermost(paths: Iterable[Path], most: float) -> Callable[[Path], Path]:
 
 
 def short_names(blocks: Iterable[str]) -> dict[str, str]:
-    """Block → the shortest end of its path that no other block has and no number begins, in the order given.
+    """Block → the shortest unique end of its path that begins with no number, in the order given.
 
     ``encoder.layer.0`` becomes ``layer.0``, or keeps its full name if there is a ``decoder.layer.0``.
     """
@@ -59,7 +59,7 @@ def _ends(path: str) -> list[str]:
 
 
 def _moments(plan: Plan, blocks: Mapping[str, Path]) -> Mapping[Path, float]:
-    """Block → the middle of its forward ops' time; blocks without any come last."""
+    """Block → the mean start of its forward ops, weighted by duration; infinite for a block without any."""
     weight: dict[Path, float] = defaultdict(float)
     moment: dict[Path, float] = defaultdict(float)
     for entry in plan.ops:
@@ -71,7 +71,7 @@ def _moments(plan: Plan, blocks: Mapping[str, Path]) -> Mapping[Path, float]:
 
 
 def short_kind(kind: str) -> str:
-    """``aten.convolution`` → ``conv``: the kind without its namespace, in a few letters where that is usual."""
+    """``aten.convolution`` → ``conv``: the kind without its namespace, abbreviated if that is usual."""
     name = kind.rsplit(".", 1)[-1].strip("_")
     forward = name.removesuffix("_backward")
     return _SHORT.get(forward, forward) + (" bwd" if forward != name else "")

@@ -1,4 +1,4 @@
-"""The figures of a plan that its pictures and its page quote."""
+"""Short texts about a plan for its pictures and its page."""
 
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import FITS_NONE
@@ -8,12 +8,12 @@ from dlplacer.problem.problem import build_problem
 
 
 def speedup_text(plan: Plan) -> str | None:
-    """The best single device ÷ the plan, as `Result.speedup` has it; None for a plan that takes no time."""
+    """The speedup over the best single device as a text, like `Result.speedup`; None for a plan that takes no time."""
     needed_bytes = sum(op.footprint_bytes for op in plan.graph.ops)
     if all(device.memory_bytes is None or needed_bytes <= device.memory_bytes for device in plan.topology.devices):
         alone_s = one_device_s(plan.graph, plan.topology)
     else:
-        # Ops that together are too large may fit over time: only the problem knows.
+        # Ops that are too large together may fit over time, which only the problem can decide.
         alone_s = single_device_s(build_problem(plan.graph, plan.topology, plan.options))
     if alone_s is None:
         return FITS_NONE
@@ -21,7 +21,7 @@ def speedup_text(plan: Plan) -> str | None:
 
 
 def subject(plan: Plan) -> str:
-    """The names of graph and machine."""
+    """The names of a plan's graph and machine."""
     return f"{plan.graph.name or 'graph'} on {plan.topology.name or f'{len(plan.topology.devices)} devices'}"
 
 

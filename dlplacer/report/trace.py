@@ -15,15 +15,15 @@ TraceEvent = dict[str, Any]
 """One event of the Trace Event Format, ready for JSON."""
 
 Thread = tuple[str, str]
-"""Node of the topology and name of one of its threads."""
+"""A node of the topology and the name of one of its threads."""
 
 
 def chrome_trace(plan: Plan) -> dict[str, Any]:
     """The plan in the Trace Event Format, ready for JSON: times and durations in microseconds.
 
-    A process per device, and per router that forwards, with a thread ``compute`` and one for every link direction that
-    leaves it; where transfers overlap on a direction (``contention: none``) it has several threads. Ops that take no
-    time are left out. ``args.critical`` marks the critical path; counters hold the memory alive on each device.
+    Each device and each forwarding router is a process. A device has a thread ``compute``; each outgoing link direction
+    is a thread, or several if transfers overlap on it (``contention: none``). Ops that take no time are left out.
+    ``args.critical`` marks the critical path; counters hold the live memory of each device.
     """
     rows = _rows(plan)
     threads = _threads(plan, rows)
@@ -40,7 +40,7 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
 
 
 def _rows(plan: Plan) -> list[tuple[Thread, LinkUse]]:
-    """Slices of one thread must not overlap: each use goes to the first thread of its direction that is free."""
+    """Each link use with the first free thread of its direction, because slices of one thread must not overlap."""
     placed = []
     for (source, target), uses in link_uses(plan).items():
         free_ns: list[int] = []
@@ -52,7 +52,7 @@ def _rows(plan: Plan) -> list[tuple[Thread, LinkUse]]:
 
 
 def _threads(plan: Plan, rows: list[tuple[Thread, LinkUse]]) -> Mapping[Thread, tuple[int, int]]:
-    """Thread → (pid, tid). No id is 0, which Perfetto keeps for the idle process, and no tid is used twice."""
+    """Thread → (pid, tid). No id is 0, which Perfetto reserves for the idle process, and no tid is used twice."""
     names = [(device.id, _COMPUTE) for device in plan.topology.devices] + [thread for thread, _ in rows]
     order = {node.id: position for position, node in enumerate(plan.topology.nodes, start=1)}
     distinct = sorted(dict.fromkeys(names), key=lambda thread: order[thread[0]])
@@ -99,9 +99,9 @@ def _ns(time_s: float) -> int:
 
 
 def _us(time_ns: int) -> float:
-    """Microseconds that Perfetto, which multiplies by 1000 and cuts off, reads as this many nanoseconds.
+    """Microseconds that Perfetto, which multiplies by 1000 and truncates, reads as this many nanoseconds.
 
-    Neighbouring slices would overlap by 1 ns otherwise, and be shown as nested.
+    Otherwise neighbouring slices would overlap by 1 ns and be drawn as nested.
     """
     value = time_ns / 1000
     return value if int(value * 1000) == time_ns else math.nextafter(value, math.inf)

@@ -72,7 +72,7 @@ HYBRID = ["hybrid", "inception_v3-train", "dgx1-v100-2gpu", "--devices", "2"]
         ([*INFER, "--split", "--pin", "x=cpu0"], "--pin does not go together with --split"),
         (
             ["solve", "dlplacer.models:mlp", "cpu-2core", "--split", "1"],
-            "argument --split: 1 is given; give auto or a number of",
+            "argument --split: 1 is given; give auto or at least 2 parts",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""A plan as a Hugging Face ``device_map``: module path → device, where the parameters are."""
+"""A plan as a Hugging Face ``device_map``: module path → device of its parameters."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ _STORED = ("parameter", "buffer")
 
 
 def device_map(plan: Plan, devices: Mapping[str, int | str] | None = None) -> dict[str, int | str]:
-    """The fewest paths that cover every parameter and buffer; ``""`` alone where all are on one device.
+    """Path → device, with the fewest paths that cover all parameters and buffers: ``""`` alone if one device has them.
 
-    No path is inside another. A module that holds tensors beside modules on other devices is replaced by these tensors
-    and modules, as accelerate's own maps are. Such a map runs whole modules one after another, so it keeps the memory
-    of a plan but not its concurrency. A module's own parameters and buffers, with those of modules that share a tensor
-    with it, go to the device that holds most of their bytes. CPU devices are ``cpu``, others have numbers, unless
-    `devices` names them.
+    No path is inside another. If the contents of a module are on several devices, the map lists its tensors and
+    submodules instead, as in accelerate's own maps. Accelerate runs whole modules one after another, so the map keeps
+    the memory of a plan but not its concurrency. A module's own tensors, with those of modules that share one
+    with it, go to the device that holds most of their bytes. CPU devices are ``cpu`` and others have
+    numbers, unless `devices` names them.
 
     Raises InputError if the graph has no parameters of modules.
     """
@@ -32,12 +32,12 @@ def device_map(plan: Plan, devices: Mapping[str, int | str] | None = None) -> di
     for tensor, device in home.items():
         for path in _paths(tensor):
             inside[path].add(device)
-    # A module represents all that is inside it if that is on one device.
+    # A module represents all its contents if they are on one device.
     return {next(path for path in _paths(tensor) if len(inside[path]) == 1): device for tensor, device in home.items()}
 
 
 def overfull_devices(plan: Plan) -> tuple[str, ...]:
-    """A line for each device whose memory the map's parameters and buffers exceed, where the plan's do not."""
+    """A line for each device whose memory is exceeded by the parameters and buffers that the map puts on it."""
     homes = _homes(plan)
     held: Counter[str] = Counter()
     for op in plan.graph.ops:
@@ -45,21 +45,21 @@ def overfull_devices(plan: Plan) -> tuple[str, ...]:
             held[homes[op.id]] += op.weight_bytes
     return tuple(
         f"the map puts {format_bytes(held[device.id])} of parameters and buffers on {device.id}, which has "
-        f"{format_bytes(device.memory_bytes)}; plan again with its modules held together (--colocate)"
+        f"{format_bytes(device.memory_bytes)}; plan again and keep its modules together (--colocate)"
         for device in plan.topology.devices
         if device.memory_bytes is not None and held[device.id] > device.memory_bytes
     )
 
 
 def _stored(plan: Plan) -> dict[str, tuple[str, int]]:
-    """Name of a parameter or buffer, each name of a tied one → its device in the plan, its bytes."""
+    """Name of a parameter or buffer (every name of a tied one) → its device in the plan and its bytes."""
     stored = {
         op.id: (plan.placement[op.id], op.weight_bytes)
         for op in plan.graph.ops
         if op.kind in _STORED and "onnx" not in (plan.graph.capture or {})
     }
     if not stored:
-        raise InputError("the plan's graph has no parameters or buffers with module paths; a device map would be empty")
+        raise InputError("the plan's graph has no parameters or buffers with module paths; export the plan of a module")
     for group in _tied(plan):
         known = [stored[name] for name in group if name in stored]
         if known:
@@ -69,7 +69,7 @@ def _stored(plan: Plan) -> dict[str, tuple[str, int]]:
 
 
 def _tied(plan: Plan) -> list[list[str]]:
-    """Names of each tensor that has several."""
+    """The names of each tensor that has several names."""
     groups: dict[str, list[str]] = {}
     for name, first in (plan.graph.capture or {}).get("ties", {}).items():
         groups.setdefault(first, [first]).append(name)
@@ -77,7 +77,7 @@ def _tied(plan: Plan) -> list[list[str]]:
 
 
 def _homes(plan: Plan) -> dict[str, str]:
-    """Name of a parameter or buffer → its device in the map: one for each module's own and all that are tied."""
+    """Name of a parameter or buffer → its device in the map; a module's own and those tied to them share one."""
     stored = _stored(plan)
     joined = UnionFind(map(_owner, stored))
     for group in _tied(plan):

@@ -1,4 +1,4 @@
-"""Layers over devices in the words of other runtimes: flags, variables and tables to paste."""
+"""Layers over devices in the formats of other runtimes: flags, variables and tables to paste."""
 
 import json
 import re
@@ -22,12 +22,12 @@ from dlplacer.planning.fit.layer_flow import best_placement, is_experts
 from dlplacer.report.export.device_map import device_map, overfull_devices
 
 _SECONDS = 10.0
-"""Limit of solving again, as of a fit."""
+"""Time limit of solving again, the default of `fit`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Ops in a row and the device of each."""
+    """A chain of ops and the device of each op."""
 
     ops: tuple[Op, ...]
     devices: tuple[Device, ...]
@@ -35,7 +35,7 @@ class Layout:
 
     @property
     def gpus(self) -> list[int]:
-        """GPUs of the hosts that are used, in the order in which a host numbers them."""
+        """The GPUs of the hosts in use, in the order in which a host numbers them."""
         hosts = {_host(self.devices[place]) for place in self.placement}
         return [place for place, device in enumerate(self.devices) if device.asynchronous and _host(device) in hosts]
 
@@ -53,13 +53,13 @@ class Layout:
 
     @property
     def without_experts(self) -> "Layout":
-        """The ops that are more than experts."""
+        """The layout without expert ops."""
         kept = [number for number, op in enumerate(self.ops) if not is_experts(op)]
         return Layout(tuple(self.ops[n] for n in kept), self.devices, tuple(self.placement[n] for n in kept))
 
     @property
     def experts_apart(self) -> dict[int, list[int]]:
-        """Device → layers whose experts it has, but not the rest."""
+        """Device → layers of which it holds the experts but not the other ops."""
         rest = self.without_experts
         homes = {op.meta["layer"]: place for op, place in zip(rest.ops, rest.placement, strict=True)}
         apart: dict[int, list[int]] = {}
@@ -75,7 +75,7 @@ def _host(device: Device) -> str:
 
 @dataclass(frozen=True)
 class Exported:
-    """The text to paste, and the time of the plan that the target can be told ÷ time of the plan, less one."""
+    """The text to paste; `loss` is the time of the exported plan ÷ the time of the given plan, less one."""
 
     text: str
     loss: float = 0.0
@@ -83,7 +83,7 @@ class Exported:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The note with the loss, if there is one."""
+        """The note, with the loss if there is one."""
         slower = f": {100 * self.loss:.2f} % slower" if self.loss else ""
         return (f"{self.note}{slower}",) if self.note else ()
 
@@ -97,7 +97,7 @@ _BACKENDS = {
 
 
 def _vendor(device: Device) -> str:
-    """The vendor by the device table; that of most GPUs for a type that it does not have."""
+    """The vendor in the device table; NVIDIA, the vendor of most GPUs, for an unknown type."""
     entry = DEVICE_TABLE.get(device.type)
     vendor = entry.source.split()[0] if entry is not None else ""
     return vendor if vendor in _BACKENDS else "NVIDIA"
@@ -109,7 +109,7 @@ def _accelerate(layout: Layout) -> str:
     for op, place in zip(layout.ops, layout.placement, strict=True):
         for module in op.meta["modules"]:
             mapped[module] = names.get(place, "cpu")
-    # A module inside one that is on the same device says nothing more.
+    # A module inside another on the same device is redundant.
     short = {
         path: home
         for path, home in mapped.items()
@@ -133,7 +133,7 @@ def _vllm(layout: Layout) -> str:
 
 
 def _llama_cpp_rows(layout: Layout, one: Device) -> str:
-    """One stage of GPUs that divide every matrix, layers in RAM before it."""
+    """The command for one stage of GPUs that divide every matrix, after layers in RAM."""
     _, vendor, numbers = _members(one)
     backend = _BACKENDS[vendor][0]
     names = ",".join(backend.format(number) for number in numbers)
@@ -145,7 +145,7 @@ def _llama_cpp_rows(layout: Layout, one: Device) -> str:
 
 
 def _members(one: Device) -> tuple[str, str, list[int]]:
-    """Host and vendor of GPUs that divide matrices, empty where they are of several; numbers among their like."""
+    """Host, vendor and numbers of GPUs that divide matrices; empty if they differ in host or vendor."""
     gpus = [(str(host), _vendor(replace(one, type=kind))) for host, kind in one.meta["gpus"]]
     mine = [gpus[number] for number in one.meta["members"]]
     if len({*mine}) > 1:
@@ -163,7 +163,7 @@ def _llama_cpp(layout: Layout) -> str:
     offloaded = sum(count for _, count in stages)
     flags = [f"--n-gpu-layers {offloaded + 1 if stages else 0}"]
     if stages:
-        # The output counts as one layer more, behind all others.
+        # The output counts as one more layer, after all others.
         counts = [count for _, count in stages]
         counts[-1] += 1
         shares = ",".join(map(str, counts))
@@ -176,14 +176,14 @@ def _llama_cpp(layout: Layout) -> str:
         pattern = f"blk\\.({'|'.join(map(str, layers))})\\.ffn_.*_exps\\."
         flags.append(f"--override-tensor '{pattern}={names.get(place, 'CPU')}'")
     if others:
-        # Each of these hosts runs `rpc-server -H 0.0.0.0 -p 50052`, in a network that is trusted.
+        # Each of these hosts runs `rpc-server -H 0.0.0.0 -p 50052`, on a trusted network.
         flags.append(f"--rpc {','.join(f'{host}:50052' for host in others)}")
     order = ["CUDA_DEVICE_ORDER=PCI_BUS_ID"] if any(name.startswith("CUDA") for name in names.values()) else []
     return " ".join([*order, "llama-server -m MODEL.gguf", *flags])
 
 
 def _llama_cpp_devices(layout: Layout) -> tuple[dict[int, str], list[str]]:
-    """GPU → its name in llama.cpp; and the hosts whose GPUs an RPC server offers: all but that of RAM, or the first."""
+    """GPU → its name in llama.cpp; and the hosts with an RPC server: all but the host of RAM, or of the first layer."""
     ram = [place for place in layout.placement if not layout.devices[place].asynchronous]
     home = _host(layout.devices[(ram or layout.placement)[0]])
     backends = {place: _BACKENDS[_vendor(layout.devices[place])][0] for place in layout.gpus}
@@ -214,7 +214,7 @@ def _pipelining(layout: Layout) -> str:
     begins = [next(run) for _, run in groupby(range(len(layout.ops)), layout.placement.__getitem__)]
     splits = {str(layout.ops[number].module): "SplitPoint.BEGINNING" for number in begins[1:]}
     count = len(splits) + 1
-    # In steady state as many micro-batches are under way as there are stages.
+    # In steady state, as many micro-batches are in flight as there are stages.
     rows = [",".join(f"{stage}F{number}" for number in range(count)) for stage in range(count)]
     return json.dumps({"split_spec": splits, "schedule_csv": "\n".join(rows)})
 
@@ -224,7 +224,7 @@ def _onnxruntime(layout: Layout) -> str:
     for op, place in zip(layout.ops, layout.placement, strict=True):
         device = layout.devices[place]
         name = f"gpu:{layout.gpus.index(place)}" if device.asynchronous else "cpu"
-        # Names of nodes have a slash where a module has one of a name, and a dot before a number in a list.
+        # Node names have a slash for a dot of the module's path, except before the number of a list entry.
         paths = [op.module] if op.meta["layer"] is not None else op.meta["modules"]
         patterns.setdefault(name, []).extend(f"/{re.sub(r'[.](?![0-9])', '/', str(path))}/" for path in paths)
     text = "; ".join(f"{name}({', '.join(dict.fromkeys(found))})" for name, found in patterns.items())
@@ -243,10 +243,10 @@ def _exo(layout: Layout) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A runtime and what it can be told.
+    """A runtime and the plans that it can express.
 
-    `contiguous`: one run of whole layers per device. `ram`: whether weights may be in RAM: ``no``, ``first`` (the
-    layers before those on GPUs), or ``anywhere``. `experts` may be apart from their layers, devices of several `hosts`.
+    `contiguous`: one run of whole layers per device. `ram`: weights may be in RAM: ``no``, ``first`` (layers before
+    those on GPUs) or ``anywhere``. `experts`: they may be apart from their layers. `hosts`: there may be several hosts.
     """
 
     text: Callable[[Layout], str]
@@ -271,15 +271,15 @@ TARGETS: Mapping[str, Target] = {
     "torchtitan": Target(_torchtitan, "module_fqns_per_model_part (JSON)", hosts=True),
     "vllm": Target(_vllm, "VLLM_PP_LAYER_PARTITION"),
 }
-"""Name of a runtime → how it is told; a new one is a function and a row here."""
+"""Name of a runtime → its target; a new one is a function and a row here."""
 
 
 def export(plan: Plan, target: str) -> Exported:
-    """The text with which a runtime follows a plan of `dlplacer fit`, or the best plan that it can be told.
+    """The text that makes a runtime follow a plan of `dlplacer fit`, or else the best plan that it can express.
 
     Accelerate follows the placement of other plans too (`device_map`).
 
-    Raises InputError if there is no such target, the plan is of no decoder, or nothing that the target can be told
+    Raises InputError if there is no such target, the plan is not for a decoder, or no plan that the target can express
     fits.
     """
     if target not in TARGETS:
@@ -295,25 +295,25 @@ def export(plan: Plan, target: str) -> Exported:
     homes: dict[object, set[int]] = {}
     for op in plan.graph.ops:
         homes.setdefault(unit(op), set()).add(plan.topology.device_index[plan.placement[op.id]])
-    # A layer that is spread over several devices is in no place that a target of whole layers can be told.
+    # A target of whole layers cannot express a layer on several devices, which has several places here.
     known = tuple(place for op in chain.ops for place in homes[unit(op)])
     if len(known) == len(chain.ops) and _allowed(chain, known, rule):
         return Exported(rule.text(Layout(chain.ops, chain.devices, known)))
     split = _solved_again(chain, rule, largest)
     if split is None:
         raise InputError(
-            f"no split that {target} can be told was found in {_SECONDS:g} s: it can be told only {_limits(rule)}; "
+            f"no split that {target} can express was found in {_SECONDS:g} s: it takes only {_limits(rule)}; "
             "use another target, or more memory"
         )
     whole = chain_of(plan.graph, plan.topology)
     planned = [plan.topology.device_index[plan.placement[op.id]] for op in whole.ops]
     loss = chain.value_s(split, largest) / whole.value_s(planned, largest) - 1
     text = rule.text(Layout(chain.ops, chain.devices, tuple(split)))
-    return Exported(text, max(0.0, loss), f"solved again, as {target} can be told only {_limits(rule)}")
+    return Exported(text, max(0.0, loss), f"solved again, because {target} takes only {_limits(rule)}")
 
 
 def _require_told(plan: Plan, target: str) -> None:
-    """Return if the GPUs that a plan uses are whole, or make up one set that divides all matrices as the target can."""
+    """Raise InputError if a plan divides matrices over GPUs in a way that the target cannot."""
     used = [plan.topology.device(name) for name in sorted({*plan.placement.values()})]
     gpus = [device for device in used if device.asynchronous]
     sets = [gpu for gpu in gpus if "members" in gpu.meta]
@@ -326,15 +326,15 @@ def _require_told(plan: Plan, target: str) -> None:
     told["vllm"] = told["llama.cpp"] and even and count & (count - 1) == 0 and len(used) == 1
     if not (alone and told.get(target)):
         raise InputError(
-            f"{target} cannot be told that {', '.join(gpu.id for gpu in sets)} divide matrices; llama.cpp can of all "
-            "used GPUs, of one host and vendor, with whole layers; vllm of 2, 4 or 8 with equal shares: fit without "
-            "tensor_parallel"
+            f"{target} cannot divide matrices over {', '.join(gpu.id for gpu in sets)}; llama.cpp can over all GPUs in "
+            "use, of one host and vendor, with whole layers, and vllm over 2, 4 or 8 of these with equal shares; fit "
+            "without tensor_parallel"
         )
 
 
 def _solved_again(chain: ChainCosts, rule: Target, largest: bool) -> tuple[int, ...] | None:
-    """The best placement of all that a target can be told, host by host if it must be one; None if none fits."""
-    # Where RAM comes first it is that of one host, whose process reaches the GPUs of others.
+    """The best placement that a target can express, host by host if it allows one host only; None if none fits."""
+    # If RAM comes first, it is that of one host, whose process reaches the GPUs of others.
     hosts = np.array(["" if rule.hosts and rule.ram != "first" else _host(device) for device in chain.devices])
     reached = np.array([rule.hosts and device.asynchronous for device in chain.devices])
     found = []
@@ -362,12 +362,12 @@ def _unit(op: Op) -> object:
 
 
 def _may_hold(chain: ChainCosts, rule: Target) -> NDArray[np.bool_]:
-    """[device] → True if a target can be told to put weights there."""
+    """[device] → True if a target can put weights there."""
     return np.array([rule.ram != "no" or device.asynchronous for device in chain.devices])
 
 
 def _follows(chain: ChainCosts, rule: Target) -> NDArray[np.bool_]:
-    """[from][to] → True if a run on one device may follow that on another."""
+    """[from][to] → True if a run of ops on `to` may follow a run on `from`."""
     gpus = np.array([device.asynchronous for device in chain.devices])
     return ~(gpus[:, None] & ~gpus[None, :]) if rule.ram == "first" else np.ones((len(gpus), len(gpus)), dtype=bool)
 
@@ -381,14 +381,14 @@ def _allowed(chain: ChainCosts, placement: tuple[int, ...], rule: Target) -> boo
     }
     if not _may_hold(chain, rule)[used].all() or not chain.fits(placement) or len(tied) > 1:
         return False
-    # Experts may be apart; what else is in a layer decides the order of devices.
+    # Experts may be apart; the other ops of a layer decide the order of devices.
     runs = [place for place, _ in groupby(Layout(chain.ops, chain.devices, placement).without_experts.placement)]
     ordered = all(_follows(chain, rule)[pair] for pair in pairwise(runs))
     return not rule.contiguous or (len({*runs}) == len(runs) and ordered)
 
 
 def whole_layers(graph: OpGraph) -> OpGraph:
-    """The chain with one op per layer."""
+    """The graph of a chain with one op per layer."""
     layers: dict[object, list[str]] = {}
     for op in graph.ops:
         layers.setdefault(_unit(op), []).append(op.id)

@@ -1,4 +1,4 @@
-"""Plans as a page shows them: columns of numbers and one table of texts, small and quick to read."""
+"""The data of plans on a page: columns of numbers and one table of texts, small and quick to read."""
 
 import math
 import unicodedata
@@ -14,12 +14,12 @@ from dlplacer.report.critical_path import PathPart, ScheduleArcs, critical_path
 from dlplacer.report.link_use import link_uses
 from dlplacer.report.module_blocks import blocks_of
 
-# Control, format, surrogate, private use, line separators: invisible, or (bidi) able to reorder what is beside them.
+# Control, format, surrogate, private use, line separators: invisible, or (bidi) able to reorder their neighbours.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def visible(text: str) -> str:
-    """The text with every character that cannot be seen, or that turns writing direction, as its code: ``[U+202E]``."""
+    """The text with invisible and direction-changing characters replaced by their codes: ``[U+202E]``."""
     if text.isascii() and text.isprintable():
         return text
     hidden = {character for character in text if unicodedata.category(character) in _HIDDEN}
@@ -27,11 +27,11 @@ def visible(text: str) -> str:
 
 
 Texts: TypeAlias = dict[str, int]
-"""Texts that columns refer to by position; 0 is the empty text."""
+"""Text → the position by which columns refer to it; position 0 is the empty text."""
 
 
 def text_of(texts: Texts, text: str | None) -> int:
-    """The position of a text, which becomes part of the table."""
+    """The position of a text in the table; a new text is added."""
     return texts.setdefault(visible(text or ""), len(texts))
 
 
@@ -39,9 +39,9 @@ _DIGITS = 9
 
 
 class PageClock:
-    """Times up to `span_s` in at most nine digits: below a billionth of the step, of which no one sees anything.
+    """Times up to `span_s` as integers of at most nine digits: a billionth of the step is invisible.
 
-    `unit_s`: the unit in seconds, a power of ten.
+    `unit_s` is the unit in seconds, a power of ten.
     """
 
     def __init__(self, span_s: float) -> None:
@@ -52,7 +52,7 @@ class PageClock:
         return round(time_s / self.unit_s)
 
     def all_of(self, times_s: Iterable[float]) -> list[int]:
-        """As `of`, one by one."""
+        """`of` for each time."""
         return [round(time_s / self.unit_s) for time_s in times_s]
 
 
@@ -60,10 +60,10 @@ WHAT = ("output", "copy", "workspace", "relayed")
 
 
 def memory_columns(plan: Plan, clock: PageClock) -> dict[str, Any]:
-    """Resident bytes per device; and columns of tensors alive for part of the step: device, op, start, end, bytes.
+    """Resident bytes per device, and columns of temporary tensors: device, op, kind, start, duration, bytes.
 
-    Starts are rounded up and ends down, both with the tolerance of times taken off: what makes room for another tensor
-    still does after rounding, and no level is above the rule's.
+    Starts are rounded up, and ends less the time tolerance are rounded down: a tensor freed for another one is still
+    freed after rounding, and no level exceeds the rule's.
     """
     event = {entry.op: position for position, entry in enumerate(plan.ops)}
     rows = []
@@ -84,9 +84,9 @@ _PHASES = (None, *PHASES)
 
 
 def graph_columns(plan: Plan, texts: Texts) -> dict[str, Any]:
-    """Columns over the ops of a plan's graph, in file order, and over its edges.
+    """Columns for the ops of a plan's graph, in file order, and for its edges.
 
-    Texts are positions in the table, except for `id`; `block` is the part of the model that a picture can colour.
+    Texts are positions in the table, except for `id`; `block` is the module block that a picture can colour.
     """
     graph = plan.graph
     blocks = blocks_of(plan)
@@ -98,7 +98,7 @@ def graph_columns(plan: Plan, texts: Texts) -> dict[str, Any]:
         "block": [text_of(texts, blocks[op.id]) for op in graph.ops],
         "phase": [_PHASES.index(op.phase) for op in graph.ops],
         "dtype": [text_of(texts, ", ".join({spec.dtype: 0 for spec in op.outputs}) or op.dtype) for op in graph.ops],
-        # As people write them: ``32×64×8×8, 32``.
+        # In the usual notation: ``32×64×8×8, 32``.
         "shapes": [
             text_of(texts, ", ".join("×".join(map(str, spec.shape)) or "scalar" for spec in op.outputs))
             for op in graph.ops
@@ -114,7 +114,7 @@ def graph_columns(plan: Plan, texts: Texts) -> dict[str, Any]:
 def schedule_columns(
     plan: Plan, name: str, graph: int, clock: PageClock, texts: Texts, is_run: bool = False
 ) -> dict[str, Any]:
-    """Everything that the page shows of one schedule.
+    """All data that the page shows for one schedule.
 
     Times are in the clock's unit. Ops are in `Plan.ops` order and refer to the columns of the graph; events are
     numbered ops first, then transfers. The step of a run, predicted or measured, has no bound, no slack and no critical
@@ -124,7 +124,7 @@ def schedule_columns(
     device = plan.topology.device_index
     parts = () if is_run else critical_path(plan, arcs)
     path = {id(part.step) for part in parts}
-    # What issues and hand-overs leave between steps of the path is no slack of theirs.
+    # The time for issues and hand-overs between steps of the path is no slack of these steps.
     slack_s = (0.0 if id(entry) in path else arcs.slack_s[event] for event, entry in enumerate(plan.ops))
     return {
         "name": visible(name),
@@ -191,7 +191,7 @@ def _transfers(
 
 
 def _on_path(plan: Plan, clock: PageClock, parts: Sequence[PathPart]) -> dict[str, list[int]]:
-    """Transfers of the critical path, and from when to when each is on it."""
+    """The transfers on the critical path, and the interval that the path spends on each."""
     number = {id(transfer): position for position, transfer in enumerate(plan.transfers)}
     sent = [part for part in parts if isinstance(part.step, Transfer)]
     return {
@@ -202,7 +202,7 @@ def _on_path(plan: Plan, clock: PageClock, parts: Sequence[PathPart]) -> dict[st
 
 
 def _served(plan: Plan) -> list[list[int]]:
-    """Edges between devices, and the transfer that serves each; of several of one tensor each serves one, in turn."""
+    """Edges between devices, and the transfer that serves each; several transfers of a tensor serve edges in turn."""
     arrivals: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, sent in enumerate(plan.transfers):
         arrivals[sent.tensor, sent.target].append(number)
@@ -216,7 +216,7 @@ def _served(plan: Plan) -> list[list[int]]:
 
 
 def _links(plan: Plan, clock: PageClock) -> dict[str, Any]:
-    """Link directions that are used, and their uses: direction, transfer, start and time."""
+    """The used link directions, and their uses: direction, transfer, start and duration."""
     used = link_uses(plan)
     number = {id(transfer): position for position, transfer in enumerate(plan.transfers)}
     rows = [

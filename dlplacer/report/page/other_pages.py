@@ -19,7 +19,7 @@ from dlplacer.report.page.page import FigureTable, Page, page_table, render_page
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """One HTML page about a comparison: the best method's schedule, and any other beside it at a click."""
+    """One HTML page about a comparison: the best method's schedule, and any other beside it on a click."""
     plans = [(row.method, row.plan) for row in comparison.rows if row.plan is not None]
     best = comparison.rows[0]
     single_s = comparison.single_device_s
@@ -60,7 +60,7 @@ def hybrid_page(plan: HybridPlan) -> str:
 
 
 def _chart(plan: HybridPlan) -> dict[str, Any]:
-    # Of many budgets every so many, and those that are named.
+    # Of many budgets, evenly spaced ones and those that the page names.
     step = -(-len(plan.budgets) // _MOST_POINTS)
     named = (plan.first_win, len(plan.budgets))
     budgets = [each for each in plan.budgets if each.devices % step == 0 or each.devices in named]
@@ -93,8 +93,8 @@ def pipeline_page(pipeline: PipelinePlan) -> str:
 def passes_as_plan(pipeline: PipelinePlan) -> Plan:
     """The passes of a pipeline as the ops of a plan, for views of plans; `check` does not apply to it.
 
-    Ops are named as actions (``2F0``) and belong to the module of their micro-batch and stage; a transfer goes over one
-    link, whose rate is what it reaches.
+    Ops are named like actions (``2F0``) and belong to the module of their micro-batch and stage; a transfer uses one
+    link, at the rate that it attains.
     """
     timeline, devices = pipeline.timeline, pipeline.devices
     spans = {span.action: span for spans in timeline.ranks for span in spans}
@@ -140,9 +140,9 @@ def _pass(action: Action, time_s: float) -> Op:
 
 
 def _readers(pipeline: PipelinePlan, action: Action, known: Set[Action]) -> Iterator[tuple[Action, int]]:
-    """The readers of a pass's results, and the bytes that travel if a reader is on another device.
+    """The readers of a pass's results, and the bytes sent to each if it is on another device.
 
-    Activations go to the next stage and gradients back; tensors kept for a stage's own backward pass never travel.
+    Activations go to the next stage and gradients back; tensors kept for a stage's own backward pass are never sent.
     """
     stage, part = action.stage, action.micro_batch
     readers = {"F": [(stage + 1, "F", pipeline.stages[stage].sends_bytes), (stage, "B", 0), (stage, "I", 0)], "W": []}

@@ -20,7 +20,7 @@ from dlplacer.report.page.columns import PageClock, graph_columns, schedule_colu
 from dlplacer.report.summary import headline, speedup_text, subject
 
 _ASSETS = files("dlplacer.report.page") / "assets"
-# In the order in which they need each other; all share one scope.
+# In order of dependence; all share one scope.
 _STYLES = ("theme", "layout", "controls", "panels", "tables")
 _SCRIPTS = (
     *("dom", "units", "theme", "decode", "state", "palette", "viewport"),
@@ -33,7 +33,7 @@ _SCRIPTS = (
 
 @dataclass(frozen=True)
 class FigureTable:
-    """Figures with names, one column of them for every schedule; without `heads`, one column."""
+    """Named figures, with one column per schedule; without `heads`, a single column."""
 
     title: str
     rows: Sequence[Sequence[str]]
@@ -42,7 +42,7 @@ class FigureTable:
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a page: heading, the few figures at its top, figures at its side, and data for the script as JSON.
+    """The content of a page: heading, key figures at its top, figures at its side, and data for the script as JSON.
 
     `conclusion` is a sentence below the heading.
     """
@@ -82,7 +82,7 @@ def _joined(folder: str, suffix: str, names: tuple[str, ...]) -> str:
 
 
 def highlights(plan: Plan) -> list[tuple[str, str]]:
-    """The few figures by which a plan is judged first."""
+    """The key figures of a plan: bound, gap, speedup and status."""
     bound, gap, faster = format_seconds(plan.lower_bound_s), f"{100 * plan.gap:.3g} %", speedup_text(plan)
     return [("bound", bound), ("gap", gap), *([("speedup", faster)] if faster else []), ("status", plan.status)]
 
@@ -126,9 +126,9 @@ _TOP = 4
 
 
 def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = ("A", "B")) -> str:
-    """One HTML page about a plan that needs nothing else: schedule, memory, modules and tables to walk through.
+    """A self-contained HTML page about a plan: schedule, memory, modules and tables to explore.
 
-    A second plan is drawn on the same axis, device by device; `names` are those of both.
+    A second plan is drawn on the same axis, device by device; `names` are the names of the two plans.
     """
     if against is None:
         figures = [result_table([("", plan)]), assumption_table([("", plan)])]
@@ -136,7 +136,7 @@ def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = 
     both = [(names[0], plan), (names[1], against)]
     objectives = against.options.objective, plan.options.objective
     if objectives[0] != objectives[1]:
-        raise InputError("one plan has objective {!r}, the other {!r}; take two of one".format(*objectives))
+        raise InputError("one plan has objective {!r}, the other {!r}; give plans of one objective".format(*objectives))
     title = f"{names[0]} against {names[1]}: {' and '.join(dict.fromkeys(map(subject, (plan, against))))}"
     figures = [result_table(both), assumption_table(both)]
     top = [(name, f"{format_seconds(each.value_s)}, gap {100 * each.gap:.3g} %") for name, each in both]
@@ -148,7 +148,7 @@ def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = 
 def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]], conclusion: str = "") -> str:
     """The page of a run: its predicted and a recorded step on one axis, device by device.
 
-    `figures` are names and values of the run's results, of which the first few stand at the top; `conclusion` is a
+    `figures` are names and values of the run's results, and the first four also head the page; `conclusion` is a
     sentence that sums them up.
     """
     both = [("predicted", predicted), ("measured", measured)]
@@ -159,11 +159,11 @@ def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]]
 
 
 _UNITS = {"seconds": "time", "times": "ratio", "percent": "share", "bytes": "bytes", "number": "number"}
-"""Format of a column → how the page's script writes its figures."""
+"""Format of a column → the unit with which the page's script writes its figures."""
 
 
 def page_table(title: str, table: Table, unit_s: float, widths: Mapping[str, int]) -> dict[str, Any]:
-    """A table for the page's script, with times in its unit; `widths`: name of a column → pixels of long texts."""
+    """A table for the page's script, with times in units of `unit_s`; `widths`: column of long texts → pixels."""
     shown = []
     for column, side, values in zip(table.columns, table.sides, zip(*table.rows, strict=True), strict=True):
         unit = _UNITS.get(column.format) or ("number" if side == "right" else None)
@@ -179,9 +179,9 @@ def page_table(title: str, table: Table, unit_s: float, widths: Mapping[str, int
 def schedule_data(
     plans: Sequence[tuple[str, Plan]], shown: Sequence[int] = (0,), is_run: bool = False, **more: Any
 ) -> dict[str, Any]:
-    """The data of a page with schedules: one clock and one table of texts for all, graphs once each.
+    """The data of a page with schedules: one clock and one table of texts for all, and each graph once.
 
-    `shown`: positions of the schedules that the page shows at first. `more`: further data for the script, as
+    `shown`: positions of the schedules that the page shows at first. `more`: further data for the script, such as
     ``tables``.
     """
     ends_s = [max(plan.makespan_s, plan.lower_bound_s, *(entry.end_s for entry in plan.ops)) for _, plan in plans]

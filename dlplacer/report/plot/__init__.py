@@ -1,4 +1,4 @@
-"""Pictures of a plan, or of a comparison. Every plot function draws on one matplotlib Axes, which it returns.
+"""Pictures of plans and other results. Every plot function draws on the given Axes, or new ones, and returns them.
 
 >>> from dlplacer.report.plot import plot_gantt, save_picture
 """

@@ -1,4 +1,4 @@
-"""Devices and links over time: of a plan, and of a run beside its prediction."""
+"""Gantt charts of devices and links: of a plan, and of a run below its prediction."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,11 +40,11 @@ _MOST_ROWS = 10
 
 
 Row = str | tuple[str, ...]
-"""A device; the nodes of a route; or the one device at which the transfers of a row arrive."""
+"""A device; the nodes of a route; or, in a tuple, the device at which the transfers of a row arrive."""
 
 
 def link_rows(plan: Plan) -> Mapping[tuple[str, ...], Sequence[LinkUse]]:
-    """A row per route of links that are used together; if there are many, one per device for its arriving transfers."""
+    """A row per route of links used together; if there are many routes, a row per device for its arriving transfers."""
     uses = link_uses(plan)
     together: dict[tuple[Any, ...], list[tuple[str, str]]] = defaultdict(list)
     for hop, found in uses.items():
@@ -79,7 +79,7 @@ _ROW_INCHES = 0.72
 
 
 def gantt_size(plan: Plan) -> tuple[float, float]:
-    """Inches, width and height, that show every row, a device's row always as high."""
+    """Width and height in inches that show all rows, with one height for all device rows."""
     lowest, highest = _limits(_rows(plan, link_rows(plan)))
     return 16.0, min(40.0, _TITLE_AND_AXIS_INCHES + _ROW_INCHES * (lowest - highest))
 
@@ -87,11 +87,11 @@ def gantt_size(plan: Plan) -> tuple[float, float]:
 def plot_gantt(
     plan: Plan, ax: Axes | None = None, color_by: str = "phase", mark_path: bool = True, until_s: float | None = None
 ) -> Axes:
-    """A Gantt chart: one row per device and per route of links that is used; returns the Axes, with time in seconds.
+    """A Gantt chart with a row per device and per used route of links; returns the Axes, with time in seconds.
 
-    Ops that take no time are not drawn. The line below the bars is the critical path, which a step of a run has not;
-    faint lines lead from row to row. If many link directions are used, a narrow row below each device shows all
-    transfers that arrive there. `color_by` is ``phase``, or ``module`` for the blocks of the model.
+    Ops that take no time are not drawn. The line below the bars is the critical path (`mark_path`); faint lines lead
+    from row to row. If many routes are used, a narrow row below each device shows all transfers that arrive there.
+    `color_by` is ``phase``, or ``module`` for the blocks of the model.
     """
     color_of, legend = _colors(plan, color_by)
     ax = axes_or_new(ax, gantt_size(plan))
@@ -143,7 +143,7 @@ def _colors(plan: Plan, color_by: str) -> tuple[Callable[[str], str], list[Artis
 
 
 def _limits(rows: Mapping[Row, float]) -> tuple[float, float]:
-    """Lower and upper end of the y axis."""
+    """The lower and upper ends of the y axis."""
     return max(rows.values()) + 0.5, -0.6
 
 
@@ -171,7 +171,7 @@ def _height(row: Row) -> float:
 
 
 def _draw_ops(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Callable[[str], str]) -> None:
-    """Bars that are wide enough get a white outline; on the others it would pass for idle time."""
+    """Draw ops as bars; only wide ones get a white outline, which on narrow ones would look like idle time."""
     outlined_s = _OUTLINED_POINTS / _points_per_s(ax)
     bars: dict[tuple[str, str, bool], list[tuple[float, float]]] = defaultdict(list)
     for entry in _timed(plan):
@@ -186,7 +186,7 @@ def _draw_ops(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Callabl
 def _draw_critical_path(
     ax: Axes, path: tuple[PathPart, ...], rows: Mapping[Row, float], below: Mapping[tuple[str, ...], Sequence[LinkUse]]
 ) -> None:
-    """A line along the lower edge of rows; where the path changes row, a faint one down or up to the next."""
+    """Draw a line along the lower edge of rows, and a faint line to the next row if the path changes rows."""
     passed: dict[int, list[tuple[LinkUse, Row]]] = defaultdict(list)
     for row, uses in below.items():
         for use in uses:
@@ -213,7 +213,7 @@ def _edge(rows: Mapping[Row, float], row: Row) -> float:
 
 
 def _draw_kinds(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Callable[[str], str]) -> None:
-    """The kinds of ops whose bars are wide enough for the text."""
+    """Write the kinds of ops on bars that are wide enough."""
     points_per_s = _points_per_s(ax)
     for entry in _timed(plan):
         kind = plain(short_kind(plan.graph.op(entry.op).kind), 20)
@@ -251,14 +251,14 @@ def _timed(plan: Plan) -> Iterator[ScheduledOp]:
     return (entry for entry in plan.ops if entry.end_s > entry.start_s)
 
 
-_SPAN = "from the start of the first op to the end of the last, without what the host does before and after"
+_SPAN = "from the start of the first op to the end of the last, without the host's work before and after"
 
 
 def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | None = None) -> tuple[Axes, Axes]:
-    """Gantt charts of the predicted and of the measured step with the same time axis; returns their Axes.
+    """Gantt charts of the predicted and the measured step with the same time axis; returns their Axes.
 
-    A recording holds no transfers. Neither chart shows a critical path: cores also spend time on handing over tensors,
-    which no bar represents.
+    A recorded step has no transfers. Neither chart shows a critical path, because cores also spend time on handing over
+    tensors, which no bar represents.
     """
     (width, above), (_, below) = map(gantt_size, steps)
     both: Any = axes_or_new(axes, (width, above + below), 2)

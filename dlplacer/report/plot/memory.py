@@ -18,11 +18,11 @@ _FAR_ABOVE = 2.5
 
 
 def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
-    """Axes with the live bytes of every device over the step, in seconds; the y axis counts rows.
+    """Axes with the live bytes of every device against seconds of the step; y counts rows.
 
-    Small multiples: a row for each device, all of the same height in bytes, filled by the greatest peak or a limit near
-    it. Peaks are marked. Dashed: the sum of footprints of eq. 13, which counts every op during the whole step, and no
-    copies. Dotted: the capacity, if it is limited. A limit far above all peaks is named in words.
+    Each device has a row, and all rows have the same height in bytes: the greatest peak, or a limit near it. Dots mark
+    the peaks. The dashed line is the sum of footprints of eq. 13, which counts every op during the whole step but no
+    copies. The dotted line is the capacity, if it is limited. Limits far above all peaks appear only in the labels.
     """
     ax = axes_or_new(ax, (13.0, min(_MOST_INCHES, max(_LEAST_INCHES, 1.5 + _ROW_INCHES * len(plan.topology.devices)))))
     curves = {device.id: live_bytes(plan, device.id) for device in plan.topology.devices}
@@ -54,7 +54,7 @@ def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
     ax.set_ylim(0, len(curves))
     label_seconds(ax.xaxis, ax.get_xlim()[1], "time")
     height = f"a row is {format_bytes(int(_ROW_FILLED / scale))} high"
-    legend = f"{height}; dashed: sum of footprints (eq. 13), dotted: capacity, where they are within it"
+    legend = f"{height}; dashed: sum of footprints (eq. 13), dotted: capacity, if within the row"
     ax.set_xlabel(f"{ax.get_xlabel()}\n{legend}")
     entitle(ax, f"Memory: {headline(plan)}")
     return ax

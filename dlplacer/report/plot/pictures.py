@@ -1,7 +1,7 @@
-"""The pictures and their files; the table is read without loading matplotlib.
+"""The table of pictures, and functions that write their files; importing it loads no matplotlib.
 
-A picture is a function ``plot_NAME(subject, ax=None)`` of this folder, which draws on the Axes given, or makes
-them at the size that suits the subject, and a row in `PICTURES`, which the command line reads.
+A picture is a function ``plot_NAME(subject, ax=None)`` of this folder and a row in `PICTURES`, which the command line
+reads. The function draws on the given Axes, or on new ones at a size that suits the subject.
 """
 
 import warnings
@@ -16,13 +16,13 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect
 
 DPI = 110
-# matplotlib writes the time of drawing into SVG and PDF; without it the same plan gives the same bytes.
+# matplotlib writes the time of drawing into SVG and PDF; without that time, the same plan gives the same bytes.
 _DATES: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture: its name, the kind of value that it shows, and its option of commands."""
+    """One picture: its name, the kind of value that it shows, and its command option."""
 
     name: str
     subject: str
@@ -35,7 +35,7 @@ PICTURES = (
     Picture("placement", "plan", "the graph coloured by device", "placement"),
     Picture("memory", "plan", "memory over time", "memory"),
     Picture("fit", "fit", "layers and memory of each device, as .png, .svg or .pdf"),
-    Picture("hybrid", "hybrid plan", "speedup over devices, as .png, .svg or .pdf"),
+    Picture("hybrid", "hybrid plan", "speedup by number of devices, as .png, .svg or .pdf"),
     Picture("pipeline", "pipeline plan", "the schedule as .png, .svg or .pdf"),
     Picture("run", "run", "the measured step beneath the predicted one, as .png, .svg or .pdf", "gantt"),
     Picture("topology", "topology", "picture to write, as .png, .svg or .pdf"),
@@ -48,20 +48,20 @@ def pictures_of(subject: str) -> tuple[Picture, ...]:
 
 
 def picture_format(path: str | PathLike[str]) -> str:
-    """The format that the suffix of a picture's name asks for; raises InputError if there is no such format."""
+    """The picture format of a path's suffix; raises InputError if there is no such format."""
     expect("", "path", path, (str, PathLike), "the path of a picture to write")
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in _DATES:
-        raise InputError(f"{path} ends in {suffix!r}, which is no picture format here; use .png, .svg or .pdf")
+        raise InputError(f"{path} ends in {suffix!r}, which is not a supported picture format; use .png, .svg or .pdf")
     return suffix
 
 
 def save_picture(path: str | PathLike[str], plot_function: Callable[..., Any], subject: Any, **options: Any) -> None:
-    """Draw a subject with a plot function, and write it; the suffix chooses the format.
+    """Draw a subject with a plot function and write the picture, in the format of the path's suffix.
 
-    `options` go to the plot function. The same subject gives the same bytes, and no pyplot figure is made.
+    `options` are passed to the plot function. The same subject gives the same bytes, and no pyplot figure is made.
 
-    Raises InputError if the suffix is no picture format, or the file cannot be written.
+    Raises InputError if the suffix is not a picture format, or the file cannot be written.
     """
     suffix, stream = picture_format(path), BytesIO()
     import matplotlib
@@ -77,7 +77,7 @@ def save_picture(path: str | PathLike[str], plot_function: Callable[..., Any], s
         matplotlib.rc_context({"svg.hashsalt": plot_function.__name__.removeprefix("plot_")}),
         warnings.catch_warnings(),
     ):
-        # A name in a script that the font lacks is drawn as boxes; there is nothing that the caller could do about it.
+        # Characters that the font lacks are drawn as boxes; the caller can do nothing about it.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(stream, format=suffix, dpi=DPI, metadata=_DATES[suffix])
     write_bytes(Path(path), stream.getvalue())

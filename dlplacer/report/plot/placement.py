@@ -1,4 +1,4 @@
-"""The graph of a model, coloured by device: op by op, or collapsed along its module tree where it is large."""
+"""The graph of a model, coloured by device: op by op, or collapsed along its module tree if it is large."""
 
 import math
 from collections import Counter, defaultdict
@@ -19,7 +19,7 @@ from dlplacer.report.plot.style import CROSSING, GUIDE, IDLE, TEXT, axes_or_new,
 from dlplacer.report.summary import headline, verdict
 
 _MOST_OPS = 1500
-"""Ops that take time, up to which each has a dot of its own."""
+"""Largest number of ops that take time for which each op has its own dot."""
 _LARGEST_SHARE = 1 / 40
 _SLICES = 40
 _BAND_GAP = 1.6
@@ -34,16 +34,16 @@ _OPAQUE_LINES = 150
 _PASSES = {"forward": "forward →", "backward": "← backward", "optimizer": "← optimizer"}
 
 Part = tuple[str, str, str]
-"""An op or a block of the module tree, a phase and a device: what the block has of the phase there."""
+"""An op or a block of the module tree, a phase and a device: the block's ops of that phase on that device."""
 
 
 @dataclass(frozen=True)
 class GraphLayout:
-    """The dots of a picture, with their places.
+    """The dots of a picture and their places.
 
-    `spots`: Part → column and row. `groups`: [column] → the name of the module there. `moved_bytes`: (Producing part,
-    reading part) → the bytes that the reader takes, for each reader of a tensor. `lanes`: Phase and device → row, where
-    each device has a row of its own.
+    `spots`: part → column and row. `groups`: [column] → the name of the module there. `moved_bytes`: (producing part,
+    reading part) → the bytes that the reader takes. `lanes`: phase and device → row, if each device has a row of its
+    own.
     """
 
     spots: Mapping[Part, tuple[float, float]]
@@ -54,7 +54,7 @@ class GraphLayout:
 
 
 def lay_out(plan: Plan) -> GraphLayout:
-    """Ops in the columns of their depth and the rows of their branches; a large graph as blocks in lanes of devices."""
+    """Ops with their depth as column and their branch as row; a large graph as blocks in a lane per device."""
     working = {entry.op for entry in plan.ops if entry.end_s > entry.start_s} or {entry.op for entry in plan.ops}
     if len(working) <= _MOST_OPS:
         return _by_branches(plan, working)
@@ -62,7 +62,7 @@ def lay_out(plan: Plan) -> GraphLayout:
 
 
 def _by_branches(plan: Plan, shown: set[str]) -> GraphLayout:
-    """The ops that take time; edges pass through the others."""
+    """The layout of the ops that take time; edges pass through the others."""
     graph, order = plan.graph, plan.graph.topological_order
     read: dict[str, dict[str, int]] = {}
     for name in order:
@@ -96,9 +96,9 @@ def _by_branches(plan: Plan, shown: set[str]) -> GraphLayout:
 def _columns_and_rows(
     ops: Sequence[str], read: Mapping[str, Iterable[str]]
 ) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Op → its depth; and its row: a chain keeps its row, and each branch gets the lowest that is free.
+    """Op → its depth, and op → its row: a chain keeps its row, and each new branch gets the lowest free row.
 
-    Ops that neither read from others nor are read are left out.
+    Ops without edges to other ops are left out.
     """
     inside = {*ops}
     within = {name: [source for source in read[name] if source in inside] for name in ops}
@@ -124,7 +124,7 @@ def _beside(
     row: Mapping[str, int],
     read: Mapping[str, Iterable[str]],
 ) -> dict[str, tuple[float, float]]:
-    """Op → the place of an op of its module, the last one's that of the first; without any, of an op that it reads."""
+    """Op → the place of an op of its module, or else of an op that it reads; ops at one place are stacked."""
     homes = defaultdict[str | None, list[str]](list)
     for name in column:
         homes[graph.op(name).module].append(name)
@@ -147,10 +147,10 @@ def _beside(
 
 
 def _by_lanes(plan: Plan) -> GraphLayout:
-    """Every module that holds less than a fortieth of the ops as one block, in lanes of devices for each pass.
+    """Each outermost module with at most a fortieth of the ops as one block, in a lane per device and pass.
 
-    Ops without module belong to the block of what they read; a graph without modules is cut into slices of its order,
-    each named by its first op.
+    An op without a module belongs to the block of an op that it reads. A graph without modules is cut into slices of
+    its topological order, each named after its first op.
     """
     block, group = _blocks(plan)
     middle = _middles(plan, block)
@@ -181,7 +181,7 @@ def _by_lanes(plan: Plan) -> GraphLayout:
 
 
 def _middles(plan: Plan, block: Mapping[str, str]) -> dict[str, float]:
-    """Block → the middle of its forward ops that take time in the order of the graph, or of all that it has."""
+    """Block → median position in the topological order of its forward ops that take time, or else of all its ops."""
     every, working = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
     for position, op_id in enumerate(plan.graph.topological_order):
         entry = plan.scheduled[op_id]
@@ -192,7 +192,7 @@ def _middles(plan: Plan, block: Mapping[str, str]) -> dict[str, float]:
 
 
 def _blocks(plan: Plan) -> tuple[dict[str, str], dict[str, str]]:
-    """Op → its block, the path of a module or a slice of the graph's order; and block → the module to name it by."""
+    """Op → its block, a module's path or a slice of the order; and block → the module after which it is named."""
     order = plan.graph.topological_order
     paths = {op.id: tuple(op.module.split(".")) for op in plan.graph.ops if op.module}
     if not paths:
@@ -211,7 +211,7 @@ def _blocks(plan: Plan) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _size(layout: GraphLayout) -> tuple[float, float]:
-    """Inches, width and height, at which columns and rows are apart."""
+    """Width and height in inches at which columns and rows are distinct."""
     rows = [y for _, y in layout.spots.values()]
     height = max(rows) - min(rows) + 2 * _BAND_GAP
     row_inches = max(_LEAST_LANE_INCHES, _LANE_INCHES * min(1.0, 8 / height))
@@ -219,11 +219,11 @@ def _size(layout: GraphLayout) -> tuple[float, float]:
 
 
 def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
-    """The dataflow graph from left to right and back, in the colours of the devices.
+    """The dataflow graph, forward to the right and backward to the left, coloured by device; returns the Axes.
 
-    The area of a dot grows with its time. Red lines are sent between devices, the broader the more; faint ones lead
-    from pass to pass. A large graph shows blocks of the module tree, each device in a lane of its own. Returns the
-    Axes; columns and rows have no unit.
+    The area of a dot grows with its time. Red lines are tensors sent between devices, broader for more bytes; faint
+    lines lead from pass to pass. A large graph shows blocks of the module tree, with each device in a lane of its own.
+    Columns and rows have no unit.
     """
     layout = lay_out(plan)
     ax = axes_or_new(ax, _size(layout))
@@ -250,7 +250,7 @@ def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
 
 
 def _draw_groups(ax: Axes, groups: Iterable[str]) -> None:
-    """Every other module on a grey ground, and names below as far as there is room for them."""
+    """Draw every other module on a grey ground, and as many module names below as have room."""
     runs = [(name, [at for at, _ in run]) for name, run in groupby(enumerate(groups), key=lambda pair: pair[1])]
     ax.set_xlim(-1, runs[-1][1][-1] + 1)
     for name, columns in runs[::2]:
@@ -272,7 +272,7 @@ def _draw_lines(ax: Axes, layout: GraphLayout) -> None:
         kinds[crosses if source[1] == target[1] else "edges between passes"].append((source, target))
     sizes = [layout.moved_bytes[ends] for ends in kinds["edges between devices"]]
     most = max(sizes, default=0) or 1
-    # So many lines that they cover each other are drawn thinner than ink, or nothing else could be seen.
+    # Many lines are drawn transparent, because they would cover everything else.
     broad, alpha = [0.3 + 2.2 * (size / most) ** 0.5 for size in sizes], 1.2 * _OPAQUE_LINES / max(1, len(sizes))
     looks = {
         "edges": {"colors": GUIDE, "linewidths": 0.6, "alpha": 0.7},
@@ -286,7 +286,7 @@ def _draw_lines(ax: Axes, layout: GraphLayout) -> None:
 
 
 def _line(start: tuple[float, float], end: tuple[float, float], bends: bool) -> list[tuple[float, float]]:
-    """Straight; or along the row of the branch, which holds no other op, to the last column before its end."""
+    """A straight line, or one that follows the branch's row, which is free, to the column next to its end."""
     if bends and end[0] > start[0] + 1:
         return [start, (end[0] - 1, start[1]), end]
     if bends and end[0] < start[0] - 1:
@@ -295,9 +295,9 @@ def _line(start: tuple[float, float], end: tuple[float, float], bends: bool) -> 
 
 
 def _draw_dots(ax: Axes, plan: Plan, layout: GraphLayout) -> None:
-    """Large dots first, so that small ones stay visible."""
+    """Draw large dots first, so that small ones stay visible."""
     longest_s = max(layout.time_s.values()) or 1.0
-    # A usual dot is narrower than its column, where most are about as long.
+    # The dot of an op of median time is narrower than its column.
     column_points = 60 * inches(ax)[0] / (len(layout.groups) + 1)
     usual_s = median(layout.time_s.values()) or longest_s
     largest = min(_LARGEST_POINTS2, max(column_points**2, _SMALLEST_POINTS2) * longest_s / usual_s)
@@ -310,7 +310,7 @@ def _draw_dots(ax: Axes, plan: Plan, layout: GraphLayout) -> None:
 
 
 def _legend(plan: Plan, layout: GraphLayout) -> list[Line2D]:
-    """Devices with their shares of ops and of the time; the meaning of lines and areas; transfers."""
+    """Legend entries: devices with their ops and share of the time, transfers, and the meaning of lines and areas."""
     ops, total_s = Counter(plan.placement.values()), sum(plan.busy_s.values())
     handles = []
     for device, color in device_colors(plan.topology.device_index).items():

@@ -1,4 +1,4 @@
-"""Pictures of layers fitted to devices, of hybrids over devices and of pipelines over time."""
+"""Pictures of layers assigned to devices, of hybrids by number of devices, and of pipelines over time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ _PARTS = {"weights": PHASE["forward"], "cache": PHASE["backward"], "vectors": TR
 
 
 def plot_fit(found: Fit, ax: Axes | None = None) -> Axes:
-    """A row per device as long as its memory, with weights, cache and reserve stacked; returns the Axes, in GiB."""
+    """A bar per device as long as its memory, with weights, cache and reserve stacked; returns the Axes, in GiB."""
     ax = axes_or_new(ax, (10.0, 1.9 + 0.75 * len(found.plan.topology.devices)))
     shares = {share.device: share for share in found.shares}
     devices = found.plan.topology.devices
@@ -64,9 +64,9 @@ def plot_fit(found: Fit, ax: Axes | None = None) -> Axes:
 def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     """Speedup over one device against the devices in use, both axes logarithmic; returns the Axes, without units.
 
-    As the paper's figures 3 and 5: a line for data parallelism alone and one per model-parallel degree, each with the
-    exact number of devices. The dashed line is the best with at most so many, the dotted vertical one the first number
-    of devices at which a hybrid beats data parallelism on as many.
+    Like the paper's figures 3 and 5: a line for data parallelism alone and one per model-parallel degree, each
+    at the exact number of devices. The dashed line is the best strategy on at most that number; the dotted vertical
+    line is the first number of devices on which a hybrid beats data parallelism.
     """
     ax = axes_or_new(ax, (9.0, 5.5))
     lines = plan.lines(plan.budgets)
@@ -77,7 +77,7 @@ def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
         if known:
             ax.plot(*zip(*known, strict=True), color=colors[name], label=name, marker=marker, markersize=3, zorder=3)
     best = _known(plan, [(each.devices, each.best) for each in plan.budgets])
-    # Above the others: where it lies on one of them, that one shows between the dashes.
+    # Above the others, so that a line under it shows between the dashes.
     dashed: dict[str, Any] = {"color": TEXT, "linewidth": 1.4, "linestyle": (0, (4, 3)), "zorder": 4}
     ax.plot(*zip(*best, strict=True), label="best, idle devices allowed", **dashed)
     if plan.first_win is not None:
@@ -109,10 +109,10 @@ _MOST_COLORS_NAMED = 16
 
 
 def plot_pipeline(plan: PipelinePlan, ax: Axes | None = None) -> Axes:
-    """A row per device and a bar per pass, as long as it takes; returns the Axes, with seconds along x.
+    """A row per device, with a bar per pass as long as its time; returns the Axes, with seconds along x.
 
-    The colour encodes the micro-batch, the height the pass: forward, backward, backward for the weights
-    alone. What is left grey in a row is the bubble.
+    The colour encodes the micro-batch; the height encodes the pass: forward, backward, or backward for the weights
+    alone. The grey remainder of a row is the bubble.
     """
     ax = axes_or_new(ax, (14.0, 1.8 + 0.62 * max(len(plan.devices), min(plan.micro_batches, _MOST_COLORS_NAMED) / 3)))
     timeline = plan.timeline
@@ -146,7 +146,7 @@ def plot_pipeline(plan: PipelinePlan, ax: Axes | None = None) -> Axes:
 
 
 def _add_legend(ax: Axes, plan: PipelinePlan, colors: Mapping[str, str], labelled: bool) -> None:
-    """The colours of the micro-batches, right of the bars; below them, bar labels and the meaning of heights."""
+    """Add the micro-batches' colours right of the bars, and below the bars the meaning of labels and heights."""
     names = [str(number) for number in range(plan.micro_batches)]
     named = names if len(names) <= _MOST_COLORS_NAMED else [names[0], names[-1]]
     handles = [Patch(color=colors[name], label=f"micro-batch {name}") for name in named]

@@ -15,14 +15,14 @@ from matplotlib.ticker import FuncFormatter
 
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 _TITLE_POINTS = 10
-# Of the figure's width: left of the title are the names of rows.
+# Share of the figure's width; the names of rows are left of the title.
 _TITLE_SHARE = 0.75
 
 
 def axes_or_new(ax: Any, size: tuple[float, float], rows: int = 1) -> Axes:
-    """The Axes given; else new ones, of several rows an array, in the figure given or in one that a notebook displays.
+    """The given Axes; else new ones (an array for several rows) in the given figure or in a new pyplot figure.
 
-    `size` is that of the figure in inches.
+    `size` is the size of the figure in inches.
     """
     if isinstance(ax, Figure):
         ax.set_size_inches(size)
@@ -36,19 +36,19 @@ def axes_or_new(ax: Any, size: tuple[float, float], rows: int = 1) -> Axes:
 
 
 def inches(ax: Axes) -> tuple[float, float]:
-    """Width and height of the Axes as they are now; a layout engine may still change them a little."""
+    """The current width and height of the Axes; a layout engine may still change them slightly."""
     return ax.bbox.width / ax.figure.dpi, ax.bbox.height / ax.figure.dpi
 
 
 def label_rows(ax: Axes, places: Sequence[float], names: Sequence[str]) -> None:
-    """Name the rows of a picture of bars, which has a frame below alone."""
+    """Name the rows of a bar picture, and draw only the lower side of its frame."""
     ax.set_yticks(places, names)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
 
 
 def label_seconds(axis: Axis, span_s: float, name: str) -> None:
-    """Data in seconds, ticks in the largest of s, ms, us and ns in which the span is at least 2."""
+    """Label an axis of seconds in the largest of s, ms, us and ns in which the span is at least 2."""
     unit, factor = next(((unit, factor) for unit, factor in _TIMES if span_s >= 2 * factor), _TIMES[-1])
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:.6g}"))
     axis.set_label_text(f"{name} ({unit})")
@@ -65,7 +65,7 @@ def text_points(text: str, size: float) -> float:
 
 
 def plain(text: str, limit: int = 32) -> str:
-    """A name as matplotlib may draw it: no mathematics, no control characters, the middle of a long one left out."""
+    """A name safe for matplotlib: without mathematics and control characters, and a long one without its middle."""
     shown = "".join(character if character.isprintable() else "?" for character in text)
     if len(shown) > limit:
         shown = f"{shown[: limit // 2]}…{shown[limit // 2 + 1 - limit :]}"
@@ -73,7 +73,7 @@ def plain(text: str, limit: int = 32) -> str:
 
 
 def fitting(text: str, points: float, size: float, limit: int = 100) -> str:
-    """As `plain`, with as much of the middle left out as a width in points asks for."""
+    """Like `plain`, shortened in the middle to fit a width in points."""
     for length in range(min(limit, len(text)), 8, -4):
         shown = plain(text, length)
         if text_points(shown, size) <= points:
@@ -82,7 +82,7 @@ def fitting(text: str, points: float, size: float, limit: int = 100) -> str:
 
 
 def entitle(ax: Axes, first: str, *further: str) -> None:
-    """A title at the left, its first line cut to fit into the figure."""
+    """Set a title at the left, with its first line shortened to fit into the figure."""
     room = 72 * _TITLE_SHARE * ax.figure.bbox.width / ax.figure.dpi
     ax.set_title("\n".join((fitting(first, room, _TITLE_POINTS), *further)), loc="left", fontsize=_TITLE_POINTS)
 
@@ -102,7 +102,7 @@ _SPECTRUM = "turbo"
 
 
 def device_colors(devices: Iterable[str]) -> dict[str, str]:
-    """Device → colour; the first eight are apart for colour-blind eyes too."""
+    """Device → colour; up to eight devices stay distinct for colour-blind readers too."""
     names = list(devices)
     if len(names) <= len(_DEVICES):
         return dict(zip(names, _DEVICES, strict=False))

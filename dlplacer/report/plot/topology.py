@@ -1,4 +1,4 @@
-"""A machine as a picture: devices in a row, routers above them, links coloured by their load."""
+"""A machine as a picture: devices in a row, routers above them, links coloured by rate and latency."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ from dlplacer.report.plot.style import TEXT, axes_or_new, device_colors, entitle
 
 
 def machine_layout(topology: Topology) -> dict[str, tuple[float, float]]:
-    """Node → (column, level): devices at level 0, a column apart; a router as far above as it is from a device.
+    """Node → (column, level): devices at level 0, one per column; a router's level is its distance from a device.
 
-    Devices of one router stand side by side, and the router over the middle of what it joins below.
+    Devices of one router are side by side, and the router is above the middle of the nodes that it joins below.
     """
     joined: dict[str, list[str]] = {node.id: [] for node in topology.nodes}
     for link in topology.links:
         joined[link.source].append(link.target)
         joined[link.target].append(link.source)
-    # Links to the nearest device; a router that joins no device is on top of all.
+    # Number of links to the nearest device; a router without a path to any device is on top.
     known = nx.multi_source_dijkstra_path_length(nx.Graph(joined), set(topology.device_index))
     level = {node.id: known.get(node.id, 1 + max(known.values())) for node in topology.nodes}
     x = {name: float(place) for place, name in enumerate(_row(topology, joined, level))}
@@ -42,7 +42,7 @@ def machine_layout(topology: Topology) -> dict[str, tuple[float, float]]:
 
 
 def _row(topology: Topology, joined: Mapping[str, list[str]], level: Mapping[str, int]) -> list[str]:
-    """The devices from left to right: from the highest routers down, those of one router together."""
+    """The devices from left to right, visited from the highest routers down; devices of one router are together."""
     row: dict[str, None] = {}
     waiting = sorted((router.id for router in reversed(topology.routers)), key=lambda name: level[name])
     seen: set[str] = set()
@@ -58,7 +58,7 @@ def _row(topology: Topology, joined: Mapping[str, list[str]], level: Mapping[str
 
 
 def _apart(wanted: Mapping[str, float]) -> dict[str, float]:
-    """Columns at least 1 apart, in the order of the wanted columns and around their middle."""
+    """Columns at least 1 apart, in the order of the wanted columns and with the same mean."""
     placed: dict[str, float] = {}
     last = float("-inf")
     for name in sorted(wanted, key=lambda name: wanted[name]):
@@ -68,7 +68,7 @@ def _apart(wanted: Mapping[str, float]) -> dict[str, float]:
 
 
 Spots = Mapping[str, tuple[float, float]]
-"""Node → where it is drawn."""
+"""Node → the coordinates of its box."""
 
 _ROUTER = "#e4e4e4"
 _MOST_CLASSES = 8
@@ -76,7 +76,7 @@ _COLUMN_INCHES = 1.25
 _MOST_INCHES = 40.0
 _LABEL_POINTS = 9
 _AROUND_INCHES = 0.35
-# Of all labels side by side, so that they fit into the widest picture.
+# Letters of all labels side by side that fit into the widest picture.
 _MOST_LETTERS = 360
 _LEVEL_INCHES = 1.1
 _LEVEL_INCHES_PER_LINK = 0.3
@@ -84,7 +84,7 @@ _SPECTRUM = "viridis"
 
 
 def _size(topology: Topology, spots: Spots) -> tuple[float, float]:
-    """Inches, width and height."""
+    """Width and height in inches."""
     lowest, highest = max(_arcs(topology, spots), default=0.0), max(y for _, y in spots.values())
     columns = max(x for x, _ in spots.values()) - min(x for x, _ in spots.values())
     joins = Counter(name for link in topology.links for name in (link.source, link.target))
@@ -97,7 +97,7 @@ def _size(topology: Topology, spots: Spots) -> tuple[float, float]:
 
 
 def _lines(topology: Topology, name: str) -> list[str]:
-    """The text in the box of a node: the more nodes beside each other, the shorter."""
+    """The lines of text in a node's box, shorter if there are more nodes."""
     limit = max(8, min(24, _MOST_LETTERS // len(topology.nodes)))
     if name not in topology.device_index:
         return [plain(name, limit)]
@@ -109,8 +109,8 @@ def _lines(topology: Topology, name: str) -> list[str]:
 def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
     """Devices as coloured boxes in a row, routers above; returns the Axes.
 
-    Links between devices that are not neighbours in the row pass below it. The colour encodes rate and
-    latency, as the legend says of the eight fastest kinds of links.
+    Links between devices that are not neighbours in the row pass below it. The colour encodes rate and latency; the
+    legend names the eight fastest kinds of links.
     """
     spots = machine_layout(topology)
     ax = axes_or_new(ax, _size(topology, spots))
@@ -149,7 +149,7 @@ def _draw_links(ax: Axes, topology: Topology, spots: Spots) -> None:
 
 
 def _carries(link: Link) -> str:
-    """Rate, latency and whatever else distinguishes one kind of link from another."""
+    """Count, rate, latency and duplex, which distinguish the kinds of links."""
     count = f"{link.count} × " if link.count > 1 else ""
     duplex = ", half duplex" if link.duplex == "half" else ""
     return f"{count}{format_bytes_per_s(link.bytes_per_s)}, {format_seconds(link.latency_s)}{duplex}"

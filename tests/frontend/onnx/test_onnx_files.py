@@ -150,7 +150,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     capsys.readouterr()
     for arguments, message in (
         (["solve", path, "cpu-2core", "--dim", "batch"], "--dim 'batch' is not understood"),
-        (["solve", path, "cpu-2core", "--batch-size", "2"], "an ONNX file takes sizes of its axes"),
+        (["solve", path, "cpu-2core", "--batch-size", "2"], "an ONNX file takes the sizes of its axes"),
         (["capture", path], "--dim batch=1"),
         (["run", plan, "--devices", "cpu:0"], "write cpu:0,cpu:1"),
         (["run", plan, "--devices", "cpu:0,cpu:0"], "write cpu:0,cpu:1"),

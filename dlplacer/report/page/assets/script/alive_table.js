@@ -1,4 +1,4 @@
-// The tensors that make up the memory of a device at a moment: at first at its peak.
+// The tensors that make up the memory of a device at a time, initially at its peak.
 
 const looked = { schedule: null, device: 0, time: 0 };
 

@@ -1,4 +1,4 @@
-// The page's data: columns become typed arrays, and what several views look up is indexed once.
+// The page's data: columns become typed arrays, and data that several views look up is indexed once.
 
 const data = JSON.parse(byId("data").textContent);
 const texts = data.texts || [];
@@ -13,8 +13,8 @@ const WAITED_FOR = [
   "its link",
 ];
 
-// Events of one row in order of their start. `reach` is the latest end so far: with it, the first that is still visible
-// is found by bisection even where events overlap.
+// Events of one row in order of their start. `reach` is the latest end so far: it allows bisection for the first visible
+// event even if events overlap.
 class Spans {
   constructor(order, start, end) {
     this.order = order.sort((one, other) => start[one] - start[other] || one - other);

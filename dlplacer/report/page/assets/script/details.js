@@ -1,4 +1,4 @@
-// The side: what is known of the selected op or transfer, or of the interval.
+// The side panel: details of the selected op or transfer, or of the interval.
 
 const MOST_LISTED = 12;
 
@@ -66,7 +66,7 @@ function detailActions(selected) {
   return make("p", { className: "actions" }, button("Zoom to it", "Enter", () => showEvent(selected)), button("Clear", "Esc", () => select(null)));
 }
 
-// Every part of the path lights up the module that it names.
+// Every part of the path highlights the module that it names.
 function modulePath(path) {
   if (!path) return "";
   const parts = path.split(".");
@@ -74,7 +74,7 @@ function modulePath(path) {
   return make("p", { className: "path" }, links);
 }
 
-// Device, start, time and slack; side by side where the op runs in two schedules.
+// Device, start, time and slack; side by side if the op runs in two schedules.
 function timesOf(all) {
   const of = (value) => all.map((each) => value(schedules[each.schedule], eventsOf(each), each.index));
   const lines = [

@@ -16,7 +16,7 @@ function make(tag, properties = {}, ...children) {
 
 const byId = (id) => document.getElementById(id);
 
-// A name of an op, a module or a device: isolated, so that a name in another script does not reorder what is beside it.
+// A name of an op, a module or a device: isolated, so that a name in another script does not reorder its neighbours.
 const named = (text, className = "name") => make("bdi", { className }, text);
 
 function button(text, title, action, properties = {}) {

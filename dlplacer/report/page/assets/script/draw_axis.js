@@ -1,4 +1,4 @@
-// The ruler above the rows, and above it the whole step in little, with a window that shows where the reader is.
+// The ruler above the rows, and above it an overview of the whole step, with a window that marks the visible interval.
 
 const OVERVIEW = 26;
 const RULER = 22;
@@ -25,7 +25,7 @@ function drawRuler(context, area, top) {
   }
 }
 
-// All ticks in one unit, with as many digits as tell neighbours apart.
+// All ticks in one unit, with as many digits as distinguish neighbours.
 function tickText(tick, gap, span) {
   const [unit, factor] = SECONDS.find(([, size]) => Math.max(span, gap) >= size) || SECONDS[SECONDS.length - 1];
   const digits = Math.max(0, -Math.floor(Math.log10(gap / factor) + 1e-9));

@@ -1,4 +1,4 @@
-// What lies over the bars: the critical path, what the selected op reads and feeds, the bound, the interval, the cursor.
+// Drawings over the bars: critical path, tensors that the selected op reads and feeds, bound, interval and cursor.
 
 const MOST_ARROWS = 80;
 
@@ -55,7 +55,7 @@ function drawCriticalPath(context, schedule, area) {
   finish();
   context.fillStyle = ink.critical;
   context.fill(lines);
-  // Where the path changes rows every few pixels its bridges would hide all else: they fade, and come back with the zoom.
+  // If the path changes rows every few pixels, its bridges would hide all else: they fade, and return when zoomed in.
   const apart = (area.right - area.left) / Math.max(1, count);
   context.strokeStyle = ink.critical;
   context.globalAlpha = (state.shown.length > 1 ? 0.22 : 0.35) * Math.min(1, Math.max(0, (apart - 3) / 8));
@@ -64,7 +64,7 @@ function drawCriticalPath(context, schedule, area) {
   context.globalAlpha = 1;
 }
 
-// Where an event is drawn: the ends of its bar, and the middle of its row.
+// The place of an event: the ends of its bar, and the middle of its row.
 function placeOf(schedule, type, index, area) {
   const row = rowsOf({ schedule: schedule.number, type, index })[0];
   if (!row) return null;
@@ -100,7 +100,7 @@ function drawDependencies(context, area) {
   for (const [type, index] of after.slice(0, MOST_ARROWS)) arrow(here, placeOf(schedule, type, index, area), ink.accent);
 }
 
-// On one row: over the bars between, whose names a straight line would strike out.
+// On one row: above the bars between, because a straight line would strike out their names.
 function archOver(context, from, to) {
   const top = from.y - from.half;
   context.moveTo(from.to, top + 4);
@@ -157,8 +157,8 @@ function drawLines(context, area, height) {
   }
 }
 
-// In the head of the devices, left of its line and of what names another there; of two schedules one above the other.
-// Returns where it begins.
+// In the head of the devices, left of its line and of another label there; of two schedules one above the other.
+// Returns the left end.
 function nameLine(context, at, number, text, color) {
   context.font = fontOf(9);
   const width = textWidth(context, text);
@@ -171,7 +171,7 @@ function nameLine(context, at, number, text, color) {
   return at - width - 6;
 }
 
-// What an op reads: [{op, event, bytes, via}], via a transfer or −1.
+// The producers that an op reads: [{op, event, bytes, via}], via a transfer or −1.
 function producersOf(schedule, event) {
   const { graph, ops } = schedule;
   return [...graph.into(ops.op[event])].map((edge) => {

@@ -23,7 +23,7 @@ function stepPixels(schedule, area) {
   return [Math.max(area.left, x(0)), Math.min(area.right, x(schedule.end))];
 }
 
-// Of two schedules on one axis the first, what was predicted, is paler.
+// Of two schedules on one axis the first, the prediction, is paler.
 const FIRST_OF_TWO = 0.55;
 
 function opPaint(schedule) {
@@ -74,7 +74,7 @@ function headNote(row) {
   return row.count > 1 ? `${row.count} rows` : "";
 }
 
-// One scale for all devices, so that heights compare.
+// One scale for all devices, so that heights are comparable.
 function memoryTop() {
   const peaks = shownSchedules().flatMap((schedule) => (schedule.memory.device ? schedule.devices.name.map((_, device) => memoryCurve(schedule, device).peak) : []));
   return Math.max(1, ...peaks);
@@ -115,7 +115,7 @@ function drawCapacity(context, capacity, highest, area, y) {
   context.setLineDash([]);
 }
 
-// A step line with one point per pixel at most: the highest, as peaks must not vanish.
+// A step line with at most one point per pixel: the highest, because peaks must not vanish.
 function traceCurve(context, curve, area, x, y, end) {
   const from = Math.max(0, bisect(curve.times, area.begin) - 1);
   const last = Math.min(area.right, x(end));
@@ -174,12 +174,12 @@ function drawPeak(context, row, curve, area, x, y) {
   const left = at + 6 + width > area.right ? at - 6 - width : at + 6;
   context.strokeStyle = ink.surface;
   context.lineWidth = 3;
-  // Below the curve, whose line would strike it out.
+  // Below the curve, because its line would strike the text out.
   context.strokeText(text, left, y(curve.peak) + 9);
   context.fillText(text, left, y(curve.peak) + 9);
 }
 
-// Drawn last, over what sticks out to the left.
+// Drawn last, over bars that stick out to the left.
 function drawGutter(context, row, area) {
   const top = row.top - area.scroll;
   if (row.type === "head") return;
@@ -206,7 +206,7 @@ function drawGutter(context, row, area) {
   else context.fillText(note, area.left - 8 - textWidth(context, note), top + line + 0.5);
 }
 
-// On a phone names are all that fits.
+// On a phone only names fit.
 const narrow = () => timeline.left < 100;
 
 function gutterNote(row) {

@@ -1,5 +1,5 @@
-// Bars of one row at any zoom. What is narrower than a pixel is gathered: a pixel gets the colour that fills most of it,
-// as strong as it is filled, so that a row costs at most its width, however many ops it holds.
+// Bars of one row at any zoom. Bars narrower than a pixel are merged: a pixel gets the colour that fills most of it, as
+// strong as it is filled, so that the cost of a row is bounded by its width, however many ops it holds.
 
 const GAP_FROM = 6; // pixels from which a bar leaves a gap to the next
 const TEXT_FROM = 16; // and from which it may be labelled
@@ -75,7 +75,7 @@ function drawLabel(context, text, from, to, middle, color) {
   context.fillText(fitting, from + 4, middle + 0.5);
 }
 
-// The text, or as much of its beginning as fits, or nothing: by its mean width first, as measuring takes its time.
+// The text, or as much of its beginning as fits, or nothing: by its mean width first, because measuring is slow.
 function fitted(context, text, room) {
   const width = textWidth(context, text);
   if (width <= room) return text;

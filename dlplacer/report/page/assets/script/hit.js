@@ -1,4 +1,4 @@
-// What is under the pointer.
+// The event under the pointer.
 
 const REACH = 3; // pixels by which a bar may be missed
 
@@ -9,7 +9,7 @@ function timeAt(x) {
   return here.begin + (x - here.left) / here.scale;
 }
 
-// The event of a row nearest to a time, or null where none is within reach; of several the shortest wins.
+// The event of a row nearest to a time, or null if none is within reach; of several the shortest wins.
 function eventAt(row, time) {
   if (!row || !row.spans) return null;
   const reach = REACH / area().scale;

@@ -1,4 +1,4 @@
-// The keyboard: W, A, S, D as in Perfetto, arrows from op to op, and a key for everything else that a button does.
+// The keyboard: W, A, S, D as in Perfetto, arrows from op to op, and a key for the action of each button.
 
 const held = new Set();
 const HELD = { w: () => zoomHeld(0.96), s: () => zoomHeld(1 / 0.96), a: () => panBy(-0.025), d: () => panBy(0.025) };

@@ -1,4 +1,4 @@
-// What is alive on a device over time: its curve, its peak, and the tensors under it at a moment.
+// Live memory of a device over time: its curve, its peak, and the tensors that are alive at a given time.
 
 const MEMORY_WHAT = ["output", "copy", "workspace", "relayed"];
 
@@ -42,7 +42,7 @@ function levelAt(curve, time) {
   return low ? curve.levels[low - 1] : 0;
 }
 
-// Positions in the memory columns of what is alive there then, the largest first.
+// Positions in the memory columns of the tensors alive on a device at a time, the largest first.
 function aliveAt(schedule, device, time) {
   const { memory } = schedule;
   const found = [];

@@ -66,7 +66,7 @@ function buildTabs(section) {
   listTabs();
 }
 
-// Only what there is something to show in has a tab.
+// Tables without content have no tab.
 function listTabs() {
   const empty = { Transfers: () => !shownSchedules().some((schedule) => schedule.transfers.count), Links: () => !shownSchedules().some((schedule) => schedule.links.from.length), Memory: () => !shownSchedules().some((schedule) => schedule.memory.device), Modules: () => !modulesOf(shownSchedules()[0]).root.children.length };
   tabs.names = [...tabs.build.keys()].filter((name) => !empty[name]?.());

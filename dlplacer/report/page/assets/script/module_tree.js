@@ -1,4 +1,4 @@
-// The module tree of the model, folded and unfolded: ops, time and devices of every module. A click lights it up.
+// The module tree of the model, folded and unfolded: ops, time and devices of every module. A click highlights one.
 
 const MOST_CHILDREN = 400;
 
@@ -26,7 +26,7 @@ function buildModules(schedule) {
       if (time > 0) widen(node, PHASES[graph.phase[ops.op[event]]] || "forward", ops.start[event], ops.end[event]);
     }
   }
-  // A module of a training step runs twice; it is where its forward ops are.
+  // A module of a training step runs twice; its place is that of its forward ops.
   for (const node of known.values()) Object.assign(node, node.spans.forward || Object.values(node.spans)[0] || { begin: 0, end: 0 });
   for (const node of known.values()) node.children.sort((one, other) => one.begin - other.begin);
   return { root, known };
@@ -66,7 +66,7 @@ function moduleTree() {
   const { root } = modulesOf(schedule);
   if (!root.children.length) return null;
   const open = new Set([""]);
-  // A tree of one branch opens down to where it forks.
+  // A tree of one branch opens down to its first fork.
   for (let node = root; node.children.length === 1; [node] = node.children) open.add(node.children[0].path);
   const tree = make("div", { className: "tree", role: "tree", tabIndex: 0 });
   tree.setAttribute("aria-label", "Modules");

@@ -1,5 +1,5 @@
-// Colours by phase, module, kind or device. Eight colours are apart for colour-blind eyes too, which is tested; longer
-// lists run through viridis, light and dark in turn, as order is what matters in them.
+// Colours by phase, module, kind or device. Eight colours are distinct for colour-blind readers too, which is tested;
+// longer lists run through viridis, light and dark in turn, because their order matters.
 
 const DISTINCT = ["#0072b2", "#e69f00", "#57e6c9", "#804066", "#95b5e6", "#586642", "#ddcc77", "#99863a"];
 const PHASE_COLORS = ["#8a9099", "#3f7fbf", "#e89b3c", "#365938"];
@@ -12,7 +12,7 @@ function viridis(share) {
   return VIRIDIS[at].map((low, channel) => Math.round(low + (place - at) * (VIRIDIS[at + 1][channel] - low)));
 }
 
-// Neighbours must differ even where there are dozens: every other one is lighter.
+// Neighbours must differ even among dozens: every other one is lighter.
 function sequence(count) {
   return Array.from({ length: count }, (_, position) => {
     const channels = viridis(0.16 + (0.82 * position) / Math.max(1, count - 1));

@@ -3,7 +3,7 @@
 const time = (name, value, more = {}) => ({ name, value, unit: "time", width: Math.max(92, name.length * 7), ...more });
 const suffix = (schedule) => (state.shown.length > 1 ? ` ${schedule.name}` : "");
 
-// All ops of the first schedule, and behind them those that only another has, as where ops were split.
+// All ops of the first schedule, and after them the ops that only another one has, such as parts of split ops.
 function opEntries() {
   const [first, ...others] = shownSchedules();
   const entries = Array.from({ length: first.ops.count }, (_, event) => ({ schedule: first, event }));
@@ -15,7 +15,7 @@ function opEntries() {
   return entries;
 }
 
-// Where and when an op runs in a schedule; empty where it is not there.
+// The device and time of an op in a schedule; empty if the op is not in it.
 function placeColumns(schedule, entries) {
   const read = (value) => (row) => {
     const event = eventIn(schedule, entries[row]);

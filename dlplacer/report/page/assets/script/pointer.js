@@ -1,6 +1,6 @@
 // Mouse, pen and touch on the timeline: wheel zooms, drag pans, drag on the ruler or with Shift selects an interval.
 
-const CLICK = 4; // pixels that a click may move
+const CLICK = 4; // pixels by which a click may move
 const pointers = new Map();
 let drag = null;
 
@@ -46,7 +46,7 @@ function hitOf(event) {
 function pressed(event) {
   if (event.button !== 0) return;
   const { x, y } = spot(event);
-  // A pointer that an automation makes up cannot be captured; dragging then ends at the edge.
+  // A pointer that automation simulates cannot be captured; dragging then ends at the edge.
   try {
     event.currentTarget.setPointerCapture(event.pointerId);
   } catch {

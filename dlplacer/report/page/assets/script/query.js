@@ -2,7 +2,7 @@
 
 const OPERATORS = "!=|>=|<=|=|:|>|<";
 
-// {test} of a row, or {error}: a text that says what is wrong.
+// {test} of a row, or {error}: a text that explains the mistake.
 function compileQuery(text, columns) {
   const tests = [];
   let error = null;

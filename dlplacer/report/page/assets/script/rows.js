@@ -1,4 +1,4 @@
-// Which rows the timeline has, and where they are: devices, then link directions, then memory, each part foldable.
+// The rows of the timeline and their places: devices, then link directions, then memory, each part foldable.
 
 const HEIGHT = { head: 22, device: 30, paired: 24, link: 15, memory: 44 };
 let rows = [];
@@ -29,7 +29,7 @@ function layOut() {
   emit("rows");
 }
 
-// Where rows leave room below, devices and memory take it, up to a height at which they still are rows.
+// If rows leave space below, devices and memory take it, up to a height at which they still look like rows.
 function stretch(found) {
   const room = timeline.height - 8 - found.reduce((sum, row) => sum + row.height, 0);
   const own = found.filter((row) => row.type === "device" || row.type === "memory");
@@ -65,7 +65,7 @@ function onLink(name) {
     .map(({ schedule, link }) => ({ ...common(schedule, "link", HEIGHT.link), link, label: name, spans: schedule.linkSpans[link] }));
 }
 
-// With several schedules a row says whose it is; the first of a device has its name.
+// With several schedules a row names its schedule; the first row of a device names the device.
 function common(schedule, type, height) {
   return { type, schedule, height, tag: state.shown.length > 1 ? schedule.name : "" };
 }

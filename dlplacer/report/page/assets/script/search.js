@@ -1,4 +1,4 @@
-// Search over all ops, modules and tensors; what is chosen is zoomed to.
+// Search over all ops, modules and tensors; the timeline zooms to the chosen one.
 
 const MOST_FOUND = 60;
 
@@ -46,7 +46,7 @@ function searchBox() {
 }
 
 function foundRow(hit, active, take) {
-  // On press, as the box loses the focus before a click is done.
+  // On press, because the box loses the focus before a click is done.
   const press = (event) => {
     event.preventDefault();
     take();
@@ -56,7 +56,7 @@ function foundRow(hit, active, take) {
   return row;
 }
 
-// Whole names first, then beginnings, then parts; modules before ops before tensors.
+// Whole names first, then beginnings, then other parts; modules before ops before tensors.
 function find(text) {
   const wanted = text.toLowerCase();
   const hits = [];

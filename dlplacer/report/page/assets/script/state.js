@@ -1,4 +1,4 @@
-// What the reader has chosen, and who wants to know when it changes.
+// The reader's choices, and the listeners to their changes.
 
 const state = {
   shown: data.shown || (schedules.length ? [0] : []),
@@ -7,11 +7,11 @@ const state = {
   selected: null, // {schedule, type: "op" | "transfer", index}
   interval: null, // [begin, end]
   lit: null, // {label, has(graph, op)}: everything else is dimmed
-  moment: null, // the time at which the memory table looks
+  moment: null, // the time that the memory table shows
   folded: new Set(),
 };
 
-// Ways to colour ops: what `COLORINGS` calls them, and what the reader does.
+// Ways to colour ops: their names in `COLORINGS`, and the names that the reader sees.
 const COLOR_NAMES = data.colorBy || [["phase", "phase"], ["module", "module"], ["kind", "kind"], ["device", "device"]];
 
 const listeners = new Map();

@@ -1,4 +1,4 @@
-// A table of any length: sorted by a click on a head, filtered as one types; only the rows in sight are elements.
+// A table of any length: sorted by a click on a head, filtered while typing; only visible rows are elements.
 
 const ROW = 24;
 const AROUND = 8;
@@ -42,7 +42,7 @@ class VirtualTable {
       return head;
     });
     this.spacer = make("div", { className: "spacer" });
-    // One listener for all rows, by where the pointer is: a row may be made anew between press and release.
+    // One listener for all rows, by the pointer's place: a row may be rebuilt between press and release.
     const pickAt = (event) => this.pick(this.first + Math.floor((event.clientY - this.body.getBoundingClientRect().top) / ROW));
     this.body = make("div", { className: "body", role: "rowgroup", onclick: pickAt });
     this.scroller = make("div", { className: "scroll", tabIndex: 0, role: "grid", onkeydown: (event) => this.key(event) });
@@ -134,7 +134,7 @@ class VirtualTable {
     this.pick(wanted);
   }
 
-  // Brings a row into sight, if the filter lets it through.
+  // Scrolls a row into view if it passes the filter.
   reveal(row) {
     const position = this.shown.indexOf(row);
     if (position < 0) return this.draw();

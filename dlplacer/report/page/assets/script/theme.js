@@ -1,4 +1,4 @@
-// Light or dark: as the system has it until the reader chooses. What is drawn on canvases takes its colours from the CSS.
+// Light or dark: the system's choice until the reader chooses. Drawings on canvases take their colours from the CSS.
 
 const THEMES = ["auto", "light", "dark"];
 let ink = {};
@@ -31,7 +31,7 @@ function remember(key, value) {
   try {
     localStorage.setItem(`dlplacer.${key}`, value);
   } catch {
-    // Nothing to do: it is only a convenience.
+    // Nothing to do: storage is only a convenience.
   }
 }
 

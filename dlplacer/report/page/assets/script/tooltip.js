@@ -1,4 +1,4 @@
-// What hovering shows: a few lines beside the pointer.
+// The tooltip: a few lines beside the pointer.
 
 let tip = null;
 
@@ -41,7 +41,7 @@ function eventTip({ schedule: number, type, index }) {
   return lines;
 }
 
-// {text, before: event, gap} of what an event started after, or null at the very beginning.
+// {text, before: event, gap} of the event before, after which this one started; null for the first one.
 function waitedFor(schedule, events, index) {
   const number = events.waited[index];
   if (number < 0) return null;
@@ -63,7 +63,7 @@ function memoryTip(row, time) {
   ];
 }
 
-// Over a row but over no bar: how long the device or link idles here.
+// Between the bars of a row: how long the device or link idles here.
 function idleTip(row, time) {
   const { spans } = row;
   const after = spans.firstAfter(time);

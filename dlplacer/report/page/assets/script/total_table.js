@@ -40,7 +40,7 @@ function totalsTable(begin, end, grouping) {
   });
 }
 
-// The same in a few lines for the side: busy share per device, the kinds that take most, what links carry.
+// The same in a few lines for the side: busy share per device, the longest kinds, the traffic of links.
 function intervalDetails() {
   const [begin, end] = state.interval;
   const parts = [detailHead("Interval", `${seconds(begin)} – ${seconds(end)}`), facts([["length", seconds(end - begin)]])];

@@ -1,6 +1,6 @@
-// Sums over an interval of time: what devices compute and links carry in it.
+// Sums over an interval of time: the computation of devices and the traffic of links.
 
-// [device] → time in which it computes between begin and end; and the same per value of a key of the ops.
+// [device] → its computing time between begin and end; and the same per value of a key of the ops.
 function computeTotals(schedule, begin, end, keyOf) {
   const devices = new Float64Array(schedule.devices.name.length);
   const groups = new Map();
@@ -22,7 +22,7 @@ function computeTotals(schedule, begin, end, keyOf) {
   return { devices, groups };
 }
 
-// Transfers under way, link directions in use, and the bytes that pass, each in proportion to its time in the interval.
+// Transfers in flight, link directions in use, and bytes sent, each in proportion to its time in the interval.
 function transferTotals(schedule, begin, end) {
   const links = schedule.linkSpans.map(() => ({ time: 0, bytes: 0, count: 0 }));
   schedule.linkSpans.forEach((spans, link) => {

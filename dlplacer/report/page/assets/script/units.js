@@ -1,4 +1,4 @@
-// Quantities as people read them; the same rules as dlplacer.core.units.
+// Quantities in readable form, by the same rules as dlplacer.core.units.
 
 const SECONDS = [["s", 1], ["ms", 1e-3], ["us", 1e-6], ["ns", 1e-9]];
 const SIZES = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]];
@@ -19,7 +19,7 @@ const formatShare = (part, whole) => (whole > 0 ? `${((100 * part) / whole).toFi
 
 // Times of the data are in units of the page.
 const seconds = (units) => formatSeconds(units * data.unitS);
-// Two times that are rounded one by one may seem a unit apart where they are equal.
+// Two equal times that are rounded one by one may seem a unit apart.
 const between = (earlier, later) => (Math.abs(later - earlier) <= 2 ? 0 : later - earlier);
 const signedSeconds = (units) => (units > 0 ? "+" : units < 0 ? "−" : "") + seconds(Math.abs(units));
 

@@ -21,7 +21,7 @@ function setView(begin, end) {
   emit("view");
 }
 
-// Factor below 1 zooms in; the time under the pointer stays where it is.
+// A factor below 1 zooms in; the time under the pointer keeps its place.
 function zoomAt(time, factor) {
   const span = view.end - view.begin;
   const wanted = Math.min(step * (1 + 2 * MARGIN), Math.max(view.narrowest, span * factor));
@@ -34,7 +34,7 @@ function panBy(share) {
   setView(view.begin + share * span, view.end + share * span);
 }
 
-// With a glide, so that the eye can follow where it went.
+// Animated, so that the eye can follow the move.
 function showTimes(begin, end) {
   cancelAnimationFrame(view.moving);
   const from = [view.begin, view.end];
@@ -69,7 +69,7 @@ function showEvent(selected) {
   showTimes(middle - span / 2, middle + span / 2);
 }
 
-// Only as far as needed to see it.
+// Move only as far as needed to see it.
 function revealEvent(selected) {
   const events = eventsOf(selected);
   const [begin, end] = [events.start[selected.index], events.end[selected.index]];
