@@ -148,9 +148,8 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
     ops, edges, executable = build(traced, _input_names(job), tied, job.mode == "train")
     for line in traced.numbers_read:
         warnings.warn(
-            f"{line!r} reads a number out of a tensor; a placed step keeps its value at capture, and is "
-            "captured again if a module attribute's number changes: compute with the tensor itself, or make it "
-            "a Python number",
+            f"{line!r} reads a number out of a tensor; a placed step keeps its value at capture until "
+            "placed.recapture(): compute with the tensor itself, or make it a Python number",
             stacklevel=4,
         )
     if blocks := joint.checkpointed_modules(traced.module.graph):
