@@ -1,4 +1,4 @@
-"""The decoder in a file: config.json, a GGUF header, or an index of safetensors; shapes by the row of its family."""
+"""The decoder in a file (config.json, GGUF header or safetensors index); a row for each family gives the shapes."""
 
 import math
 from collections import Counter
@@ -14,13 +14,13 @@ from dlplacer.planning.fit.decoder import CachedAttention, Decoder, DecoderPart,
 
 
 class Family(NamedTuple):
-    """Facts of a family that its config.json does not say.
+    """Facts about a model family that are absent from its config.json.
 
-    `norms`: vectors of the hidden size in a layer, as a digit; with the flag ``b`` each has a second one. `biases`:
-    projections with a bias, of ``q`` (with k and v), ``o``, ``m`` (the MLP, and experts), ``h`` (the head); ``-`` for
-    none. `flags`: ``g``: the MLP has three matrices and not two; ``n``: queries and keys of a head are normalized;
-    ``t``: embedding and head share weights if the file does not say. The others are paths of modules, where ``{}`` is
-    the number of a layer, and several are separated by ``+``.
+    `norms`: number of vectors of the hidden size in a layer, as a digit; the flag ``b`` doubles it. `biases`: the
+    projections with a bias: ``q`` (with k and v), ``o``, ``m`` (the MLP, and experts), ``h`` (the head); ``-`` for
+    none. `flags`: ``g``: the MLP has three matrices, not two; ``n``: queries and keys of a head are normalized; ``t``:
+    embedding and head share weights unless the file says otherwise. The other fields are module paths, separated by
+    ``+`` if several; ``{}`` stands for the layer number.
     """
 
     norms: str
@@ -56,11 +56,11 @@ gemma3=gemma3_text mistral3=mistral ministral=mistral gptneox=gpt_neox phi2=phi 
 qwen2moe=qwen2_moe qwen3moe=qwen3_moe kimi_k2=deepseek_v3 qwen2_vl=qwen2 qwen2_5_vl=qwen2 gpt-oss=gpt_oss smollm3=llama
 """
 _ALIASES = dict(pair.split("=") for pair in _ALIASED.split())
-"""Other names of the same layers, among them those of architectures in GGUF files."""
+"""Other names of families with the same layers, including architecture names of GGUF files."""
 
 
 def family_of(model_type: str) -> tuple[str, Family]:
-    """The row of a ``model_type``, or of the architecture of a GGUF file."""
+    """The family's name and row for a ``model_type`` or the architecture of a GGUF file."""
     name = _ALIASES.get(model_type, model_type)
     if name not in FAMILIES:
         raise InputError(
@@ -72,24 +72,24 @@ def family_of(model_type: str) -> tuple[str, Family]:
 
 _GEMMA3 = {"vocab_size": 262208, "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4}
 DEFAULTS = {"gemma3_text": {**_GEMMA3, "max_position_embeddings": 131072}}
-"""``model_type`` → the numbers of transformers' class of configs, which published files leave out."""
+"""``model_type`` → defaults of transformers' config class, which published files omit."""
 
 _TYPES = """
 float32=32 fp32=32 float16=16 fp16=16 bfloat16=16 bf16=16 fp8=8 int8=8 int4=4 q8_0=8.5 q6_k=6.5625 q5_k=5.5 q5_0=5.5
 q4_k=4.5 q4_0=4.5 nvfp4=4.5 q3_k=3.4375 q2_k=2.625 mxfp4=4.25
 """
 BITS = {name: float(bits) for name, bits in (pair.split("=") for pair in _TYPES.split())}
-"""Type of weights or of the cache → bits of an element; blocks of GGUF's types with their scales (ggml-common.h)."""
+"""Type of weights or cache → bits per element; for GGUF types including the scales of blocks (ggml-common.h)."""
 
 
 def bits_of(text: str | float) -> float:
-    """The bits of a type by its name, or a number of bits."""
+    """Bits per element of a type, given by name or as a number of bits."""
     try:
         bits = BITS.get(str(text).lower()) or float(text)
     except (TypeError, ValueError):
         bits = 0.0
     if not 0 < bits <= 64:
-        raise InputError(f"type {text!r} is not known; give bits per element, as 4.89, or one of {', '.join(BITS)}")
+        raise InputError(f"type {text!r} is not known; give bits per element (4.89) or one of {', '.join(BITS)}")
     return bits
 
 
@@ -102,14 +102,14 @@ n_embd=hidden_size n_layer=num_hidden_layers n_head=num_attention_heads n_inner=
 n_positions=max_position_embeddings num_experts=num_local_experts n_routed_experts=num_local_experts
 """
 _OTHER_NAMES = dict(pair.split("=") for pair in _RENAMED.split())
-"""Name in some files → name in most, which counts where both are there."""
+"""Name in some files → the usual name, which takes precedence if both are present."""
 
 
 def decoder_of_config(config: Mapping[str, Any], name: str, weights: str | float | None = None) -> Decoder:
     """The decoder that a config.json describes; InputError names a field that is missing or wrong.
 
-    `weights` is the type or the bits of the matrices inside layers, if they are not stored as the file says; embedding,
-    head, routers and norms keep the file's dtype.
+    `weights` overrides the type or bits of the matrices inside layers; embedding, head, routers and norms keep the
+    file's dtype.
     """
     text = {**config, **_object(config.get("text_config"))}
     kind, family = family_of(str(text.get("model_type", "")))
@@ -134,7 +134,7 @@ def decoder_of_config(config: Mapping[str, Any], name: str, weights: str | float
 
 
 def _bits(config: Mapping[str, Any], text: Mapping[str, Any], weights: str | float | None) -> tuple[float, float]:
-    """Bits of an element that no quantization touches, and of one in the matrices of layers."""
+    """Bits per unquantized element, and per element of the layers' matrices."""
     stored = bits_of(text.get("dtype") or text.get("torch_dtype") or config.get("torch_dtype") or "bfloat16")
     if weights is not None:
         return stored, bits_of(weights)
@@ -142,7 +142,7 @@ def _bits(config: Mapping[str, Any], text: Mapping[str, Any], weights: str | flo
     if not isinstance(told, Mapping):
         raise InputError(f"quantization_config is {told!r}; it must be an object with quant_method, or left out")
     method, inside = str(told.get("quant_method", "")), told.get("weights")
-    # As quanto writes the bits, or compressed-tensors in its first group.
+    # Formats of quanto, and of compressed-tensors, whose first group counts.
     for group in list(_object(told.get("config_groups")).values())[:1]:
         inside = _object(_object(group).get("weights")).get("num_bits")
     bits = told.get("bits", inside)
@@ -152,12 +152,12 @@ def _bits(config: Mapping[str, Any], text: Mapping[str, Any], weights: str | flo
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    """An object of JSON; an empty one for anything else."""
+    """The value if it is a JSON object, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def _number(name: str, field: str, value: Any, least: int) -> int:
-    """The number that a field of a config is; refused if it is none, or too small."""
+    """The value of a config field; refused unless it is a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         accepted = "a whole number, 0 or more" if least == 0 else "a positive whole number"
         raise InputError(f"config {name!r}: {field} is {value!r}; it must be {accepted}")
@@ -165,9 +165,9 @@ def _number(name: str, field: str, value: Any, least: int) -> int:
 
 
 class _Shapes:
-    """The fields of a config.json with its family's row, as sizes of weights; numbers that contradict are refused.
+    """Weight sizes from the fields of a config.json and its family's row; contradictory numbers are refused.
 
-    `stored` are bits of an element that stays as the file's dtype says, `bits` those of one in the matrices of layers.
+    `stored`: bits per element that keeps the file's dtype; `bits`: bits per element of the layers' matrices.
     """
 
     def __init__(
@@ -195,21 +195,21 @@ class _Shapes:
             raise InputError(f"config {self.name!r}: {wrong}; correct the file")
 
     def get(self, field: str, default: Any = None) -> Any:
-        """The number of a field, or the default."""
+        """The field's number, or the default."""
         return self.need(field) if field in self.text else default
 
     def need(self, field: str) -> int:
         return _number(self.name, field, self.text.get(field), 0 if field in _MAY_BE_ZERO else 1)
 
     def listed(self, field: str) -> list[Any]:
-        """A list in the file; empty if it has none."""
+        """The field's list; empty if absent."""
         told = self.text.get(field) or []
         if not isinstance(told, list):
             raise InputError(f"config {self.name!r}: {field} is {told!r}; it must be a list")
         return told
 
     def plain(self, elements: int) -> int:
-        """Bytes of weights that stay as the file's dtype says."""
+        """Bytes of weights that keep the file's dtype."""
         return round(elements * self.stored / 8)
 
     def packed(self, elements: int) -> int:
@@ -257,7 +257,7 @@ class _Shapes:
         return DecoderPart("attention", layer, (module,), size, factors, kernels, attention=attention)
 
     def _latent(self) -> tuple[int, int, CachedAttention]:
-        """Multi-head latent attention: what is cached are a latent vector and the rotated part of a key."""
+        """Multi-head latent attention: the cache holds a latent vector and the rotated part of a key."""
         hidden, heads, latent, rank = self.hidden, self.heads, self.need("kv_lora_rank"), self.get("q_lora_rank")
         nope, rope, value = map(self.need, ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
         queries = heads * (nope + rope)
@@ -268,7 +268,7 @@ class _Shapes:
 
     def _window(self, layer: int) -> int | None:
         window, kinds = self.get("sliding_window"), self.listed("layer_types")
-        # Qwen's classes have windows only if they are told so, and from a layer on.
+        # Qwen's classes use windows only if the config says so, and only from a certain layer on.
         qwen = self.kind.startswith("qwen")
         if not window or not self.text.get("use_sliding_window", not qwen):
             return None
@@ -280,7 +280,7 @@ class _Shapes:
         return window if every is None or (layer + 1) % every else None
 
     def _experts(self, layer: int) -> Iterator[DecoderPart]:
-        """The router and shared experts, which every token passes, then the experts of which it passes some."""
+        """The router and shared experts, used by every token, then the experts, of which a token uses a few."""
         hidden, count, chosen = self.hidden, self.need("num_local_experts"), self.need("num_experts_per_tok")
         inner = self.get("moe_intermediate_size") or self.inner
         shared_inner = self.get("shared_expert_intermediate_size")
@@ -296,9 +296,9 @@ class _Shapes:
 
 
 def _vision(config: Mapping[str, Any], shapes: _Shapes) -> Iterator[DecoderPart]:
-    """A vision tower as a plain transformer of its own: 4 h² + 2 h i elements in a layer, patches and positions.
+    """A vision tower as a plain transformer: 4 h² + 2 h i elements in a layer, plus the patch embedding.
 
-    Where it merges patches, two matrices bring them to the width of the text. Qwen2-VL calls that width hidden_size.
+    If it merges patches, two matrices project them to the text's width, which Qwen2-VL calls hidden_size.
     """
     told = config.get("vision_config")
     if isinstance(told, Mapping) and (told.get("embed_dim") or told.get("hidden_size")):
@@ -314,7 +314,7 @@ def _vision(config: Mapping[str, Any], shapes: _Shapes) -> Iterator[DecoderPart]
         factors = layers * (4 * hidden * hidden + 2 * hidden * inner) + 3 * frames * patch * patch * hidden
         merged = hidden * number("spatial_merge_size") ** 2
         factors += merged * (merged + number("out_hidden_size", default=shapes.hidden))
-        # A step of decoding passes it by: the picture was read with the prompt.
+        # A decoding step skips it: the image was read with the prompt.
         yield DecoderPart("vision", None, ("vision_tower",), shapes.plain(factors), 0, 0)
 
 
@@ -322,10 +322,10 @@ INDEX = "model.safetensors.index.json"
 
 
 def read_decoder(path: str | PathLike[str], weights: str | float | None = None) -> Decoder:
-    """The decoder in a file, or in a folder that has one.
+    """The decoder in a file, or in a folder that contains one.
 
-    `weights` is the type or the bits of the matrices in layers, in place of what the file says; a GGUF file says it for
-    each tensor.
+    `weights` overrides the type or bits of the layers' matrices; a GGUF file gives a type for each tensor and takes no
+    override.
     """
     found = Path(path)
     if found.is_dir():
@@ -346,7 +346,7 @@ def read_decoder(path: str | PathLike[str], weights: str | float | None = None) 
 
 
 def _of_index(decoder: Decoder, index: Path) -> Decoder:
-    """The decoder with bytes that add up to those of an index of safetensors: experts and matrices are scaled."""
+    """The decoder with the parts of layers scaled so that all bytes add up to the total of a safetensors index."""
     total = _object(_object(read_json(index)).get("metadata")).get("total_size")
     if not isinstance(total, int):
         raise InputError(f"{index.name} has no metadata.total_size; save the model again, or remove the file")
@@ -355,7 +355,7 @@ def _of_index(decoder: Decoder, index: Path) -> Decoder:
     factor = (total - outside) / inside
     if not 0.1 < factor < 4:
         raise InputError(
-            f"{index.name} has {total} bytes and config.json {decoder.weight_bytes}; they are of two models"
+            f"{index.name} has {total} bytes and config.json {decoder.weight_bytes}; they belong to different models"
         )
     scaled = (replace(part, weight_bytes=round(part.weight_bytes * factor)) for part in decoder.parts)
     parts = (part if part.layer is None else new for part, new in zip(decoder.parts, scaled, strict=True))
@@ -372,7 +372,7 @@ sliding_window=attention.sliding_window q_lora_rank=attention.q_lora_rank kv_lor
 qk_rope_head_dim=rope.dimension_count v_head_dim=attention.value_length_mla
 """
 _GGUF_FIELDS = dict(pair.split("=") for pair in _GGUF_KEYS.split())
-"""Name in config.json → key in a GGUF header behind its architecture."""
+"""Name in config.json → key in a GGUF header, without its architecture prefix."""
 
 
 def _of_gguf(path: Path) -> Decoder:
@@ -400,7 +400,7 @@ def _of_gguf(path: Path) -> Decoder:
     tied = not any(tensor.name == "output.weight" for tensor in reader.tensors)
     config["tie_word_embeddings"] = tied
     if "kv_lora_rank" in config:
-        # Files from before the keys of MLA have those of whole heads.
+        # Files older than the MLA keys have the lengths of whole heads.
         config.setdefault("v_head_dim", value(f"{kind}.attention.value_length"))
         config["qk_nope_head_dim"] = config["v_head_dim"]
     if tied:
@@ -410,7 +410,7 @@ def _of_gguf(path: Path) -> Decoder:
 
 
 def _gguf_part(name: str) -> tuple[str, int | None]:
-    """The kind of part and the layer that a tensor of a GGUF file belongs to."""
+    """The kind of part and the layer of a tensor in a GGUF file."""
     block, _, rest = name.removeprefix("blk.").partition(".")
     if not name.startswith("blk."):
         return ("embedding" if name.startswith(("token_embd", "position_embd")) else "head"), None

@@ -1,9 +1,9 @@
 """Builders of jobs to plan, named on the command line as ``dlplacer.models:inception_v3``.
 
 A builder takes ``batch_size`` and other keyword arguments, all with defaults, and returns a `dlplacer.Job` in mode
-``train`` on random data. The same ``seed`` gives the same weights and data, and the global random state stays as it
-was. Under a fake tensor mode nothing is allocated. torch is loaded on the first use of a builder, not before. Networks
-have no dropout. Image classifiers take ``image_size``, height and width in pixels.
+``train`` on random data. The same ``seed`` gives the same weights and data, and the global random state is unchanged.
+Under a fake tensor mode nothing is allocated. The first use of a builder loads torch. Networks have no dropout. Image
+classifiers take ``image_size``, height and width in pixels.
 """
 
 import lazy_loader

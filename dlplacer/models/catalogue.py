@@ -1,4 +1,4 @@
-"""The models that this package builds, read from the builders' docstrings without importing torch."""
+"""List the models that this package builds, from the builders' docstrings, without importing torch."""
 
 import ast
 from pathlib import Path

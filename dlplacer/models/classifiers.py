@@ -1,5 +1,5 @@
-"""Classifiers: Inception-V3, AlexNet, VGG-19, GoogLeNet and ResNet-50, the least that model parallelism can speed up,
-and a perceptron, perhaps of tied layers. None has dropout or auxiliary heads; Inception-V3 has torchvision's names.
+"""Classifiers: Inception-V3, AlexNet, VGG-19, GoogLeNet, ResNet-50, a minimal network with parallel branches, and a
+perceptron, optionally with tied layers. None has dropout or auxiliary heads; Inception-V3 has torchvision's names.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +17,9 @@ from dlplacer.frontend.torch.job import Job
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Random numbers of this seed, after which the global random state is as before."""
+    """Seed the random numbers within the context, and restore the global random state afterwards."""
     with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed, which seeds the generators of GPUs too: fork_rng restores that of the CPU only.
+        # torch.manual_seed would also seed the GPUs' generators, which fork_rng does not restore here.
         torch.default_generator.manual_seed(seed)
         yield
 
@@ -27,7 +27,7 @@ def seeded(seed: int) -> Iterator[None]:
 def _job(
     build: Callable[[], nn.Module], size: tuple[int, ...], classes: int, seed: int, smallest: int = 1, original: int = 0
 ) -> Job:
-    """A training step with cross-entropy: batch and image size, or features; the seed decides weights and data."""
+    """A training step with cross-entropy; `size`: batch, then image size or features; `seed`: of weights and data."""
     if original and size[1] < smallest:
         raise InputError(f"image_size is {size[1]}; the grid vanishes below {smallest}; the original is {original}")
     with seeded(seed):
@@ -81,14 +81,14 @@ BLOCKS = {
     "Mixed_7b": (1280, _E),
     "Mixed_7c": (2048, _E),
 }
-"""Block → its input channels and its branches: figures 5 (as released), 10, 6 (n = 7), 10 through 1x7 and 7x1, 7.
+"""Block → its input channels and branches: figures 5 (as released), 10, 6 (n = 7), 10 with 1x7 and 7x1, 7.
 
-A branch has layers one after another, or side by side (+): name, channels, kernel, and /2 for stride 2 without padding.
+A branch has layers in series, or in parallel (+): name, channels, kernel, and /2 for stride 2 without padding.
 """
 
 
 class Inception(nn.Module):
-    """Branches of convolutions and poolings side by side, whose results are joined."""
+    """Parallel branches of convolutions and poolings, whose results are concatenated."""
 
     def __init__(self, inputs: int, text: str) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Inception(nn.Module):
 
 
 class InceptionV3(nn.Module):
-    """Of section 6 of "Rethinking the Inception Architecture for Computer Vision" (Szegedy et al. 2015)."""
+    """Inception-V3 ("Rethinking the Inception Architecture for Computer Vision", Szegedy et al. 2015, section 6)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,13 +143,13 @@ class InceptionV3(nn.Module):
 def inception_v3(batch_size: int = 32, image_size: int = 299, *, seed: int = 0) -> Job:
     """A training step of Inception-V3, without its dropout.
 
-    `image_size` is 75 at least. Below 107 the last grid is 1x1, where training needs a batch of 2 or more.
+    `image_size` is at least 75. Below 107 the last grid is 1x1, and training needs a batch of at least 2.
     """
     return _job(InceptionV3, (batch_size, image_size), 1000, seed, 75, 299)
 
 
 class Branches(nn.Module):
-    """Logits, shape (N, 10), for images of shape (N, 3, H, W)."""
+    """Logits, shape (N, 10), for images of shape (N, 3, H, W), from `count` equal parallel convolutions."""
 
     def __init__(self, count: int = 3) -> None:
         super().__init__()
@@ -165,12 +165,12 @@ class Branches(nn.Module):
 
 
 def branches(batch_size: int = 32, image_size: int = 32, *, count: int = 3, seed: int = 0) -> Job:
-    """A training step of `Branches`: `count` of them, all of the same cost."""
+    """A training step of `Branches`, with `count` branches of equal cost."""
     return _job(lambda: Branches(count), (batch_size, image_size), 10, seed, 1, 32)
 
 
 class Perceptron(nn.Module):
-    """Logits, shape (N, 10), for inputs of shape (N, features); of `depth` layers inside, `tied` ones share weights."""
+    """Logits, shape (N, 10), for inputs of shape (N, features); if `tied`, the `depth` hidden layers share weights."""
 
     def __init__(self, features: int, width: int, depth: int, tied: bool) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class ConvolutionChain(nn.Module):
         return self.classifier(torch.flatten(self.avgpool(self.features(images)), 1))
 
 
-# "One weird trick" (Krizhevsky 2014), in one column; and table 1, E of Simonyan and Zisserman.
+# "One weird trick" (Krizhevsky 2014), as one column; and Simonyan and Zisserman, table 1, column E.
 _THIRD = (3, 2)
 _ALEXNET = (64, 11, 4, 2), _THIRD, (192, 5, 1, 2), _THIRD, (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1), _THIRD
 _DEPTHS = (64, 2), (128, 2), (256, 4), (512, 4), (512, 4)
@@ -229,7 +229,7 @@ def _rectified(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Mo
 
 
 class GoogLeNetBlock(nn.Module):
-    """Figure 2(b) of GoogLeNet: 1x1, 3x3 and 5x5 convolutions and pooling, side by side."""
+    """Figure 2(b) of the GoogLeNet paper: 1x1, 3x3 and 5x5 convolutions and pooling in parallel."""
 
     def __init__(self, inputs: int, channels: Sequence[int]) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ _halved = partial(functional.max_pool2d, kernel_size=3, stride=2, ceil_mode=True
 
 
 class GoogLeNet(nn.Module):
-    """Of "Going Deeper with Convolutions" (Szegedy et al. 2014, table 1)."""
+    """GoogLeNet ("Going Deeper with Convolutions", Szegedy et al. 2014, table 1)."""
 
     def __init__(self, classes: int, narrow: int) -> None:
         super().__init__()
@@ -282,7 +282,7 @@ class GoogLeNet(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions with a shortcut: the identity, or a projection where the shape changes."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut: the identity, or a projection if the shape changes."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -301,7 +301,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """Of "Deep Residual Learning for Image Recognition" (He et al. 2015, table 1), stride in the 3x3 convolution."""
+    """ResNet-50 (He et al. 2015, table 1), with the stride in the 3x3 convolution."""
 
     blocks = (("layer1", 3), ("layer2", 4), ("layer3", 6), ("layer4", 3))
 
@@ -329,7 +329,7 @@ class ResNet50(nn.Module):
 def alexnet(
     batch_size: int = 128, image_size: int = 224, *, classes: int = 1000, narrow: int = 1, seed: int = 0
 ) -> Job:
-    """A training step of AlexNet; `narrow`, a power of 2, divides the channels of all layers, here as below."""
+    """A training step of AlexNet; `narrow`, a power of 2, divides all channels, also in the builders below."""
     build = partial(ConvolutionChain, _ALEXNET, 6, classes, narrow)
     return _job(build, (batch_size, image_size), classes, seed, 63, 224)
 

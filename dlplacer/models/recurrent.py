@@ -29,7 +29,7 @@ class Encoder(nn.Module):
 
 
 class Attention(nn.Module):
-    """Context, shape (N, U, H), that queries of shape (N, U, H) find in keys of shape (N, T, H), after Bahdanau."""
+    """Bahdanau attention: context, shape (N, U, H), for queries of shape (N, U, H) over keys of shape (N, T, H)."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -62,10 +62,10 @@ class GnmtDecoder(nn.Module):
 
 
 class Gnmt(nn.Module):
-    """Logits, shape (N, U, vocabulary), for source tokens (N, T) and target tokens (N, U), of one embedding.
+    """Logits, shape (N, U, vocabulary), for source tokens (N, T) and target tokens (N, U), with one shared embedding.
 
-    As in NVIDIA's PyTorch version: residual LSTM layers, a bidirectional one first. Attention reads the output of the
-    first decoder layer, and its context goes to all further ones, so that every layer runs in one call.
+    It follows NVIDIA's PyTorch version: residual LSTM layers, the first bidirectional. Attention reads the first
+    decoder layer's output, and its context goes to all later layers, so that every layer runs in one call.
     """
 
     def __init__(self, vocabulary: int, hidden: int, layers: int) -> None:
@@ -98,7 +98,7 @@ def gnmt(
 ) -> Job:
     """A training step of `Gnmt` on random sentences of `length` tokens, source and target.
 
-    The defaults are those of the scaling study: 4 + 4 layers of 1024.
+    The defaults are the scaling study's: 4 + 4 layers of 1024.
     """
     with seeded(seed):
         network = Gnmt(vocabulary, hidden, layers)
@@ -107,7 +107,7 @@ def gnmt(
 
 
 class BigLstm(nn.Module):
-    """Two wide LSTM layers with projections: logits, shape (N, T, vocabulary), for tokens of shape (N, T).
+    """Wide LSTM layers with projections: logits, shape (N, T, vocabulary), for tokens of shape (N, T).
 
     A layer has `hidden` cells; `projection` is the width of its output, of the embedding and of the softmax.
     """
@@ -137,10 +137,10 @@ def big_lstm(
     layers: int = 2,
     seed: int = 0,
 ) -> Job:
-    """A training step of `BigLstm` on random text: every next token is predicted.
+    """A training step of `BigLstm` on random text, predicting each next token.
 
-    The softmax is over the whole vocabulary, where the paper draws 8192 of 793,471 words for every step. The defaults
-    are those of the scaling study: 2 layers of 8192, projected to 1024.
+    The softmax is over the whole vocabulary; the paper samples 8192 of 793,471 words in every step. The defaults are
+    the scaling study's: 2 layers of 8192, projected to 1024.
     """
     with seeded(seed):
         network = BigLstm(vocabulary, hidden, projection, layers)

@@ -1,14 +1,14 @@
-"""What each phase, heuristic and bound of the default method earns: solves without it beside solves with all.
+"""The gain from each phase, heuristic and bound of the default method: solves without it against solves with all.
 
 From the repository's root, with the environment's Python::
 
     python tests/benchmarks/leave_one_out.py --rows rows.jsonl
     python tests/benchmarks/leave_one_out.py --rows rows.jsonl --table-only --markdown docs/leave_one_out.md
 
-Every solve is a process with one worker, and its time limit counts seconds of the processor, so that other work on the
-machine changes little. Rows that the file of rows has already are not solved again. The table has a line per part that
-was left out: the geometric mean of makespan ÷ makespan with all parts, the worst of these ratios and its problem, the
-same mean of the bounds, and how many proofs were lost or won.
+Every solve is a process with one worker, and its time limit counts processor seconds, so other work on the machine
+changes little. Rows already in the file of rows are not solved again. The table has a line per part that was left out:
+the geometric mean of makespan ÷ makespan of the full method, the worst of these ratios and its problem, the same mean
+for the bounds, and how many proofs were lost or won.
 """
 
 import argparse
@@ -236,15 +236,15 @@ def page(rows: Sequence[Mapping[str, Any]], lines: Sequence[Sequence[str]]) -> s
     spread = ", ".join(f"{case} ({percent:.0f} %)" for case, percent in apart.items() if percent >= SPREAD)
     return f"""# What each part of the solver earns
 
-The default method without one of its phases, heuristics or bounds, beside the default method with all. Every solve has
-one worker and {seconds} s of the processor; seed {seeds}. Columns: solves; geometric mean of makespan ÷ makespan with
-all parts; the worst of these ratios and its problem; the same mean of the lower bounds; proofs that were lost and won.
-`tests/benchmarks/leave_one_out.py` makes this page.
+The default method without one of its phases, heuristics or bounds, against the full default method. Every solve has
+one worker and {seconds} s of processor time; seed {seeds}. Columns: number of solves; geometric mean of makespan ÷
+makespan of the full method; the worst of these ratios and its problem; the same mean for lower bounds; proofs lost and
+won. `tests/benchmarks/leave_one_out.py` makes this page.
 
 {body_text}
-Phases run until the time is up, so that leaving out one gives its time to the others, and any change sends a search
-elsewhere. Over all these solves the longest makespan of a problem is within {SPREAD} % of the shortest, but for
-{spread}: on those a single ratio says little.
+Phases run until the time is up: a phase that is left out leaves its time to the others, and any change alters the
+course of a search. Over all these solves, a problem's longest makespan is within {SPREAD} % of its shortest, except for
+{spread}: there a single ratio says little.
 
 The {len(problems)} problems: {"; ".join(problems)}.
 """

@@ -1,4 +1,4 @@
-"""ONNX files: read, planned, profiled, and run cut by device."""
+"""ONNX files: read them, and turn them into graphs to plan."""
 
 from dlplacer.frontend.onnx.onnx_values import OnnxFile, read_onnx
 from dlplacer.frontend.onnx.op_graph_of_onnx import onnx_graph

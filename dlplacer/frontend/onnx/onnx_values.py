@@ -1,4 +1,4 @@
-"""Shapes, types and constness of the values of an ONNX graph, of ops of domain com.microsoft by onnxruntime."""
+"""Shapes, types and constness of an ONNX graph's values; onnxruntime infers those of com.microsoft ops."""
 
 import hashlib
 from collections.abc import Container, Iterator, Mapping
@@ -20,20 +20,20 @@ from dlplacer.files.text import read_bytes
 OLDEST_OPSET = 7
 _PROTO_LIMIT_BYTES = 2**31 - 1
 SHAPE_ELEMENTS = 2**13
-"""Tensors of as many elements may decide shapes; larger ones are weights, of which plans need the shape alone."""
+"""Most elements of a tensor that may decide shapes; larger ones are weights, and plans need only their shape."""
 MICROSOFT = "com.microsoft"
 _RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 _TEXT_BITS = 128
 _PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
-"""Types of which several elements share a byte → bits of an element."""
+"""Types with several elements per byte → bits per element."""
 
 
 @dataclass(frozen=True)
 class OnnxFile:
     """A model from a file, the hash of its bytes, and the axes that the user bound.
 
-    Node names are unique, input shapes fixed, functions of the file expanded where they are called. External data may
-    be left in its files.
+    Node names are unique, input shapes are fixed, and calls of the file's functions are inlined. External data may be
+    left in its files.
     """
 
     model: onnx.ModelProto
@@ -43,10 +43,10 @@ class OnnxFile:
 
 
 def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weights: bool = False) -> OnnxFile:
-    """The model in a file; FileFormatError names what is wrong with it or its axes.
+    """The model in a file; FileFormatError names the mistake in it or its axes.
 
-    `dims` are values of the symbolic axes of its inputs, by their names (``batch``) or by place (``input:0``). Tensors
-    in other files are read `with_weights`, to run the model; to plan it, these files may be missing.
+    `dims`: sizes of the symbolic axes of its inputs, by name (``batch``) or place (``input:0``). `with_weights`: read
+    tensors in other files too, to run the model; to plan it, these files may be missing.
     """
     where, bindings = Path(path), dict(dims or {})
     content = read_bytes(where)
@@ -60,7 +60,7 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weig
         _name_nodes(model.graph)
         _bind(model, bindings)
     except Exception as error:
-        # Behind the checker's message stands the whole graph.
+        # The checker appends the whole graph to its message.
         told = " ".join(str(error).partition("==> Context")[0].split())
         known = isinstance(error, (InputError, onnx.checker.ValidationError)) and told
         raise FileFormatError(
@@ -70,13 +70,13 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weig
 
 
 def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The inputs that a caller gives: those without an initializer of the same name."""
+    """The inputs that a caller must give: those without an initializer of the same name."""
     held = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in held]
 
 
 def _require_text(message: Any) -> None:
-    """Protobuf gives bytes for texts that are no UTF-8, and nothing behind it expects them."""
+    """Refuse texts that are not UTF-8: Protobuf returns bytes for them, which later code does not expect."""
     for field, value in message.ListFields():
         for each in value if not isinstance(value, (str, bytes)) and hasattr(value, "__len__") else [value]:
             if field.type == field.TYPE_MESSAGE:
@@ -86,7 +86,7 @@ def _require_text(message: Any) -> None:
 
 
 def _read_external(model: Any, folder: Path, with_weights: bool) -> None:
-    """Make sure that tensors in other files lie in the model's folder; read all of them, or small ones if there."""
+    """Check that tensors in other files are inside the model's folder; read all, or small ones whose file exists."""
     wanted = []
     for tensor in _external(model):
         location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
@@ -97,10 +97,10 @@ def _read_external(model: Any, folder: Path, with_weights: bool) -> None:
             raise InputError(f"tensor {tensor.name!r} lies in {location!r}, which is not there; give all files")
         if with_weights or (prod(tensor.dims) <= SHAPE_ELEMENTS and target.is_file()):
             wanted.append(tensor)
-    # Asked first: files of language models fill more memory than there is.
+    # Checked first: files of language models can exceed the memory.
     sizes = (spec.bytes for tensor in wanted if (spec := _spec(tensor.data_type, tensor.dims)) is not None)
     if model.ByteSize() + sum(sizes) > _PROTO_LIMIT_BYTES:
-        raise InputError("its weights exceed the 2 GiB with which onnx runs it; plan it, or export it in parts")
+        raise InputError("its weights exceed the 2 GiB up to which onnx runs a model; plan it, or export it in parts")
     for tensor in wanted:
         load_external_data_for_tensor(tensor, str(folder))
         tensor.data_location = onnx.TensorProto.DEFAULT
@@ -108,12 +108,12 @@ def _read_external(model: Any, folder: Path, with_weights: bool) -> None:
 
 
 def _external(model: Any) -> list[Any]:
-    """The tensors of a model that lie in other files."""
+    """The tensors of a model that are stored in other files."""
     return [each for each in _tensors(model.graph, *model.functions) if each.data_location == onnx.TensorProto.EXTERNAL]
 
 
 def _tensors(*graphs: Any) -> Iterator[onnx.TensorProto]:
-    """All tensors that graphs and functions hold: initializers, and constants of their nodes and subgraphs."""
+    """All tensors in graphs and functions: initializers, and constants of their nodes and subgraphs."""
     for graph in graphs:
         yield from getattr(graph, "initializer", ())
         for node in graph.node:
@@ -135,7 +135,7 @@ def _require_plannable(model: Any) -> None:
         if version < OLDEST_OPSET:
             raise InputError(f"opset {version} is older than {OLDEST_OPSET}: convert it with onnx.version_converter")
     if _external(model):
-        # The checker would look for the files of tensors that are left there.
+        # The checker would look for the files of external tensors.
         model = deepcopy(model)
         for tensor in _external(model):
             tensor.ClearField("data_location")
@@ -145,7 +145,7 @@ def _require_plannable(model: Any) -> None:
 
 
 def _name_nodes(graph: Any) -> None:
-    """Make the names of nodes unique; those that already are stay."""
+    """Make node names unique; names that already are stay."""
     taken = {each.name for each in (*graph.node, *graph.input, *graph.initializer)}
     seen: set[str] = {""}
     for number, node in enumerate(graph.node):
@@ -156,7 +156,7 @@ def _name_nodes(graph: Any) -> None:
 
 
 def free_name(name: str, taken: Container[str], mark: str) -> str:
-    """The name, with as many marks at its end as make it another than those taken."""
+    """The name, with marks appended until it is not taken."""
     while name in taken:
         name += mark
     return name
@@ -188,9 +188,9 @@ def _bind(model: Any, bindings: Mapping[str, int]) -> None:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a graph by name; `model` has their shapes too, and those of the values inside its subgraphs.
+    """The values of a graph by name; `model` also has their shapes, and the shapes of values inside subgraphs.
 
-    `constant` ones depend on no input: initializers, and results of nodes that read only these.
+    `constant` values depend on no input: initializers, and results of nodes that read only constants and draw nothing.
     """
 
     specs: dict[str, TensorSpec]
@@ -201,7 +201,7 @@ class Values:
 def values_of(file: OnnxFile) -> Values:
     """Shapes by inference over the whole graph, with the data of shape computations propagated.
 
-    Refused are types that contradict each other, and shapes that depend on the data; the error names value and op.
+    Contradictory types and shapes that depend on the data are refused; the error names value and op.
     """
     model = file.model
     try:
@@ -240,7 +240,7 @@ def values_of(file: OnnxFile) -> Values:
 
 
 def specs_of(graph: Any) -> dict[str, TensorSpec]:
-    """Name → shape, dtype and bytes of the values of a graph, without those of its subgraphs, that have a shape."""
+    """Name → shape, dtype and bytes of each value of a graph that has a shape; subgraphs are not included."""
     found = {tensor.name: _spec(tensor.data_type, tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         kind = value.type.tensor_type
@@ -251,7 +251,7 @@ def specs_of(graph: Any) -> dict[str, TensorSpec]:
 
 
 def _spec(element: int, shape: Any) -> TensorSpec | None:
-    """The spec of a tensor; None if onnx does not know the type of its elements."""
+    """The spec of a tensor; None if onnx does not know its element type."""
     types: Any = onnx.TensorProto.DataType
     if not element or element not in types.values():
         return None
@@ -262,7 +262,7 @@ def _spec(element: int, shape: Any) -> TensorSpec | None:
 
 
 def reads(node: onnx.NodeProto) -> list[str]:
-    """Names of the values that a node reads, those of its subgraphs from outside included, each once."""
+    """Names of the values that a node reads, including outside values that its subgraphs read, each once."""
     names = [name for name in node.input if name]
     for body in _bodies(node):
         own = {value.name for value in (*body.input, *body.initializer)}
@@ -274,7 +274,7 @@ def reads(node: onnx.NodeProto) -> list[str]:
 
 
 def _bodies(node: Any) -> list[Any]:
-    """The subgraphs of a node, without theirs."""
+    """The direct subgraphs of a node."""
     return [body for attribute in node.attribute for body in (attribute.g, *attribute.graphs)]
 
 
@@ -284,9 +284,9 @@ def _draws(node: Any) -> bool:
 
 
 def _add_contrib_shapes(model: Any) -> None:
-    """Give outputs of com.microsoft nodes the fixed shapes that onnxruntime infers for them, if it is installed.
+    """Give outputs of com.microsoft nodes the fixed shapes that onnxruntime infers, if it is installed.
 
-    A session is opened on the graph with inputs in place of its weights, and not run.
+    A session is opened, but not run, on the graph with inputs in place of its weights.
     """
     made = {name for node in model.graph.node if node.domain == MICROSOFT for name in node.output if name}
     made -= specs_of(model.graph).keys()

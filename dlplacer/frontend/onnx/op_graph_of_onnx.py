@@ -1,4 +1,4 @@
-"""An ONNX model as a dataflow graph: inputs, weights and nodes, with their arithmetic and memory traffic."""
+"""An ONNX model as a dataflow graph: inputs, weights and nodes with their arithmetic and memory traffic."""
 
 from collections import ChainMap, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -16,18 +16,18 @@ from dlplacer.files.formats import structure_sha256
 from dlplacer.frontend.onnx.onnx_values import MICROSOFT, OnnxFile, data_inputs, free_name, reads, specs_of, values_of
 
 _ENDLESS = 2**31
-"""Exporters of ``while`` give the greatest number there is as the most rounds of a loop."""
+"""Exporters of ``while`` give the largest integer as a loop's maximum number of iterations."""
 _VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
 _READ_IN_PART = frozenset(("Gather", "GatherElements", "GatherND", "Slice"))
-"""Ops that read of their first input no more than what they return: an embedding, the rows of its tokens."""
+"""Ops that read only the returned part of their first input: an embedding reads the rows of its tokens."""
 _ONNX = ("", "ai.onnx")
-"""The domain of the ops that are counted: one of the same name in another domain may be anything."""
+"""Names of the domain whose ops are counted; an op of the same name in another domain may be anything."""
 
 Specs = Sequence[TensorSpec | None]
 
 
 class Work(NamedTuple):
-    """FLOPs and memory traffic in bytes of a node, and the bytes of the tensors that only its bodies hold."""
+    """FLOPs and memory traffic in bytes of a node, and the bytes of tensors held only in its subgraphs."""
 
     flops: float
     bytes: int
@@ -37,8 +37,8 @@ class Work(NamedTuple):
 def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, int]) -> Work:
     """The work of a node of a model after shape inference, or of one of its subgraphs.
 
-    `specs` are of the values that it can see, `numbers` the whole numbers that the file holds. Of the branches of an If
-    the most work counts. A loop runs as often as what it stacks is long, else as the file allows, or counts once.
+    `specs`: the values visible to the node; `numbers`: the whole numbers in the file. For an If, the largest work of
+    its branches counts. A loop counts once per element of its stacked output, else up to the file's limit, else once.
     """
     inputs = [specs.get(name) if name else None for name in node.input]
     outputs = [specs.get(name) if name else None for name in node.output]
@@ -47,7 +47,7 @@ def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, in
         return Work(flops_of(node, inputs, outputs), own_bytes)
     rounds = 1
     if node.op_type == "Loop":
-        # Inputs are how often at most, whether at all, and the carried values, which are outputs before the stacked.
+        # Inputs: maximum iterations, condition, carried values. Outputs: carried values, then stacked ones.
         stacked = [spec.shape[0] for spec in outputs[max(0, len(node.input) - 2) :] if spec is not None and spec.shape]
         most = numbers.get(next(iter(node.input), ""), _ENDLESS)
         rounds = stacked[0] if stacked else most if 0 <= most < _ENDLESS else 1
@@ -68,7 +68,7 @@ def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, in
 
 
 def _numbers(graph: Any) -> dict[str, int]:
-    """Whole numbers that a graph holds, by name."""
+    """The whole numbers in a graph, by name."""
     held = [(tensor.name, tensor) for tensor in graph.initializer]
     constants = (node for node in graph.node if node.op_type == "Constant" and node.domain in _ONNX)
     held += [(node.output[0], attribute(node, "value", onnx.TensorProto())) for node in constants]
@@ -87,19 +87,19 @@ def is_view(node: NodeProto) -> bool:
 def flops_of(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
     """FLOPs of convolutions, matrix products and recurrences, two per multiply-add; 0 for nodes that only move bytes.
 
-    `inputs` and `outputs` are in the node's order, None for an optional one that is left out.
+    `inputs` and `outputs` are in the node's order; None is an omitted optional one.
     """
     table = _FLOPS if node.domain in _ONNX else _CONTRIB_FLOPS if node.domain == MICROSOFT else {}
     read, made = ([spec and spec.shape for spec in specs] for specs in (inputs, outputs))
     try:
         return float(table[node.op_type](node, read, made)) if node.op_type in table else 0.0
     except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError):
-        # An operand is left out, without a known shape, or of a rank that the op does not have.
+        # An operand is omitted, has no known shape, or has a rank that the op does not allow.
         return 0.0
 
 
 def bytes_of(node: NodeProto, inputs: Specs, outputs: Specs) -> int:
-    """Bytes read and written, each tensor once; of a tensor that is read in part, that part."""
+    """Bytes read and written, each tensor once; a partly read tensor counts that part."""
     if is_view(node):
         return 0
     standard = node.domain in _ONNX
@@ -119,7 +119,7 @@ def attribute(node: NodeProto, name: str, default: Any) -> Any:
 
 
 def _convolution(node: NodeProto, read: Any, made: Any) -> Any:
-    """2 × outputs (of a transposed one, inputs) × (channels of a group × kernel): the latter make up the weight."""
+    """2 × outputs (if transposed, inputs) × (channels of a group × kernel), the last two from the weight's shape."""
     return 2.0 * prod(read[0] if node.op_type == "ConvTranspose" else made[0]) * prod(read[1][1:])
 
 
@@ -129,25 +129,25 @@ def _product(node: NodeProto, read: Any, made: Any) -> Any:
 
 
 def _einsum(node: NodeProto, read: Any, _made: Any) -> Any:
-    """2 × all combinations of the indices, where two tensors are summed over one; an ellipsis is not counted."""
+    """2 × all index combinations if two tensors are summed over an index, else 0; 0 with an ellipsis."""
     terms, arrow, kept = attribute(node, "equation", b"").decode().replace(" ", "").partition("->")
     sizes: dict[str, int] = {}
     for term, shape in zip(terms.split(","), read, strict=True):
         for index, extent in zip(term, shape, strict=True):
             sizes[index] = max(sizes.get(index, 1), extent)
-    # Without an arrow what is written twice is summed over.
+    # Without an arrow, repeated indices are summed over.
     summed = any(index not in kept if arrow else terms.count(index) > 1 for index in sizes)
     return 2.0 * prod(sizes.values()) if summed and len(read) == 2 and "." not in terms else 0.0
 
 
 def _recurrent(_node: NodeProto, read: Any, _made: Any) -> Any:
-    """Every step multiplies its input and its state with all gates' weights, once per sample and direction."""
+    """Every step multiplies its input and its state by all gates' weights, once per sample and direction."""
     steps, samples, _ = read[0]
     return 2.0 * steps * samples * (prod(read[1]) + prod(read[2]))
 
 
 def _attention(node: NodeProto, read: Any, _made: Any) -> Any:
-    """Scores of every query with every key, and their product with the values; masked products are counted too."""
+    """Scores of every query with every key, then their product with the values; masked products count too."""
 
     def by_head(shape: tuple[int, ...], heads: str) -> tuple[int, ...]:
         count = attribute(node, heads, 0)
@@ -160,12 +160,12 @@ def _attention(node: NodeProto, read: Any, _made: Any) -> Any:
 
 
 def _past(read: Any, place: int, dim: int) -> int:
-    """The tokens of an input that holds past keys; 0 without it."""
+    """The number of tokens in an input of past keys; 0 without it."""
     return int(read[place][dim]) if len(read) > place and read[place] is not None else 0
 
 
 def _projected_attention(_node: NodeProto, read: Any, made: Any) -> Any:
-    """The projection to queries, keys and values, then attention over them and the past ones."""
+    """The projection to queries, keys and values, then attention over current and past tokens."""
     _, tokens, _ = read[0]
     return 2.0 * prod(read[0]) * read[1][-1] + 4.0 * prod(made[0]) * (tokens + _past(read, 4, 3))
 
@@ -176,7 +176,7 @@ def _multi_head(_node: NodeProto, read: Any, made: Any) -> Any:
 
 
 def _grouped(_node: NodeProto, read: Any, made: Any) -> Any:
-    """All queries with all keys that the node returns, of which a causal mask hides some."""
+    """All queries with all keys that the node returns, including those hidden by a causal mask."""
     present = made[1] if len(made) > 1 else None
     return 4.0 * prod(made[0]) * (read[0][1] if present is None else present[2])
 
@@ -184,7 +184,7 @@ def _grouped(_node: NodeProto, read: Any, made: Any) -> Any:
 _FLOPS: Mapping[str, Callable[[NodeProto, Any, Any], Any]] = {
     "Attention": _attention,
     **dict.fromkeys(("Conv", "ConvInteger", "ConvTranspose", "DeformConv"), _convolution),
-    # Tensor, scale and zero point of the input, then those of the weight.
+    # Tensor, scale and zero point of the input, then the same of the weight.
     "QLinearConv": lambda node, read, made: _convolution(node, read[::3], made),
     **dict.fromkeys(("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"), _product),
     "Einsum": _einsum,
@@ -213,8 +213,8 @@ _UNKNOWN = TensorSpec((), "float32", 0)
 def onnx_graph(file: OnnxFile) -> OpGraph:
     """The inference graph of a model, without times.
 
-    Every node is an op with the file's name for it. Values that do not depend on an input, such as initializers and
-    what ConstantOfShape makes, are weights: an op of zero time for each one that other nodes read.
+    Every node is an op with its name in the file. Values that depend on no input, such as initializers and results of
+    ConstantOfShape, are weights: each one that other nodes read is a zero-time op.
     """
     values = values_of(file)
     graph: Any = values.model.graph

@@ -1,4 +1,4 @@
-"""Whole batch against micro-batches in plain PyTorch: which cut, if any, computes the loss of the batch."""
+"""Whole batch against micro-batches in plain PyTorch: find a cut that computes the loss of the batch."""
 
 import contextlib
 import copy
@@ -23,22 +23,22 @@ from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut
 
 _ROUNDING = {None: 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
-"""Largest relative difference of gradients that is rounding, by autocast dtype; of losses, a tenth of it."""
+"""Autocast dtype → largest relative difference of gradients due to rounding; a tenth of it for losses."""
 
 _SHIFTS = 1, 2
-"""Places by which a confirmation moves the samples of the first input, twice as far those of the second, and so on."""
+"""Places by which a confirmation shifts the first input's samples; the n-th input's are shifted n times as far."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The loss of micro-batches, that of the whole batch, and ‖difference of gradients‖ ÷ ‖gradients of the batch‖."""
+    """Loss of the micro-batches, loss of the whole batch, and ‖difference of gradients‖ ÷ ‖gradients of the batch‖."""
 
     loss: float
     expected: float
     gradient: float
 
     def is_rounding(self, autocast: str | None) -> bool:
-        """True if floating-point sums in another order explain it."""
+        """True if another order of floating-point sums explains the difference."""
         most = _ROUNDING[autocast]
         return abs(self.loss - self.expected) <= 0.1 * most * max(1e-6, abs(self.expected)) and self.gradient <= most
 
@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ComparedCut:
-    """A cut of the batch, and its changes to the results of a step, a text for each."""
+    """A cut of the batch, and a text for each change that it makes to a step's results."""
 
     cut: BatchCut
     warnings: tuple[str, ...] = ()
@@ -57,11 +57,11 @@ class ComparedCut:
 def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_other_loss: bool = False) -> ComparedCut:
     """The cut into micro-batches whose step has the loss and gradients of the whole batch.
 
-    Both are computed in plain PyTorch on the job's own tensors, or on random ones where these have no data; every
-    random op gives constants. Cuts along other dimensions, sums, and means weighted by counts of tokens or class
-    weights are tried where the mean over dimension 0 differs. A cut that is right is confirmed on the same values in
-    other orders. Batch norm in training mode is no reason to refuse: its change is named, and the rest is compared in
-    evaluation. Refused are batches that no cut leaves the same beyond rounding, unless `allow_other_loss`.
+    Both are computed in plain PyTorch on the job's own tensors, or on random ones if these have no data; every random
+    op returns constants. If the mean over dimension 0 differs, cuts along other dimensions, sums, and means weighted by
+    counts of tokens or class weights are tried. A correct cut is confirmed on the same values in other orders. Batch
+    norm in training mode is accepted: a warning gives its change, and the rest is compared in evaluation mode. If every
+    cut changes the results beyond rounding, a CaptureError is raised unless `allow_other_loss`.
     """
     if job.mode != "train":
         raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
@@ -79,7 +79,7 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
             if found is not None:
                 found, tried[cut] = _confirmed(found, tried[cut], steps)
         except Exception as error:
-            # Of dimensions that were guessed, some are none of a batch.
+            # Some of the guessed dimensions are not batch dimensions.
             reason = reason or error
             continue
         if found is not None:
@@ -96,17 +96,17 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     if allow_other_loss:
         return ComparedCut(cut, (change,))
     raise CaptureError(
-        f"{change}. A loss must be a mean or a sum over samples, or a mean weighted by counts that the inputs tell; "
+        f"{change}. A loss must be a mean or a sum over samples, or a mean weighted by counts in the inputs; "
         "statistics over the batch and pairs within it are neither. Change the loss, use other micro-batches, or "
         "accept the difference with --allow-other-loss"
     )
 
 
 def likely_cuts(job: Job, count: int) -> list[BatchCut]:
-    """Cuts of a job's inputs into so many equal parts, the most plausible first.
+    """Cuts of a job's inputs into `count` equal parts, the most plausible first.
 
-    A batch size is a size of dimension 0 or 1; the more inputs have it, the sooner it comes. Each input is cut where it
-    has that size, dimension 0 first. Then come variants in which one input is cut elsewhere or not at all.
+    Batch sizes are sizes of dimension 0 or 1, those of most inputs first. Each input is cut along a dimension of that
+    size, preferably 0. Variants follow in which one input is cut along the other dimension or not at all.
     """
     shapes = [tuple(leaf.shape[:2]) if isinstance(leaf, torch.Tensor) else () for leaf in flat_inputs(job)]
     found: list[tuple[int | None, ...]] = []
@@ -124,14 +124,14 @@ def likely_cuts(job: Job, count: int) -> list[BatchCut]:
 
 
 def _not_compared(cut: BatchCut, reason: str) -> ComparedCut:
-    text = f"micro-batches were not compared with the whole batch: {reason}; their loss may be another one"
+    text = f"micro-batches were not compared with the whole batch: {reason}; their loss may differ"
     return ComparedCut(cut, (text,))
 
 
 def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple[ComparedCut | None, Difference]:
-    """The cut if it is right on other data too: samples that depend on each other may lie in one part by chance."""
+    """The cut if it is also correct on other data: dependent samples may share a part by chance."""
     for shift in _SHIFTS:
-        # The samples of every input at other places, in each input others.
+        # Shift the samples of each input by a different distance.
         def moved(leaf: torch.Tensor, position: int, shift: int = shift, cut: BatchCut = found.cut) -> torch.Tensor:
             dim = cut.dim(position)
             return leaf if dim is None else leaf.roll(shift * (position + 1), dim)
@@ -140,7 +140,7 @@ def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple
         try:
             again, difference = other.compared(replace(found.cut, joining=MEAN))
         except Exception:
-            # Inputs that do not belong together may not run.
+            # Inputs whose samples do not match may not run.
             continue
         if again is None and math.isfinite(difference.expected):
             return None, difference
@@ -152,7 +152,7 @@ def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple
 class _Steps:
     """Steps of one job in plain PyTorch: the whole batch once, then its cuts.
 
-    `whole`: True for batch norms in evaluation mode → loss and gradients of the whole batch.
+    `whole`: whether batch norms are in evaluation mode → loss and gradients of the whole batch.
     """
 
     def __init__(self, job: Job, count: int, rewrites: Sequence[str]) -> None:
@@ -161,11 +161,11 @@ class _Steps:
         self.whole: dict[bool, tuple[float, list[Any]]] = {}
 
     def compared(self, cut: BatchCut) -> tuple[ComparedCut | None, Difference]:
-        """The cut with the joining that gives the whole batch's results, or None, and the difference of the mean."""
+        """The cut with a joining that gives the whole batch's results, or None; and the difference of the mean."""
         parts = [part_of(self.job, number, cut) for number in range(self.count)]
         autocast, notes = self.job.autocast, tuple[str, ...]()
         change, losses = self._difference(parts, None)
-        # A module in evaluation mode is trained as a whole; else its parts keep their modes.
+        # A module in evaluation mode is switched to training as a whole; otherwise its parts keep their modes.
         norms = (each for each in self.job.module.modules() if isinstance(each, _BatchNorm))
         differs = not change.is_rounding(autocast)
         rest, evaluates = change, differs and any(norm.training or not self.job.module.training for norm in norms)
@@ -182,14 +182,14 @@ class _Steps:
     def _difference(
         self, parts: Sequence[Job], shares: Sequence[float] | None, evaluates: bool = False
     ) -> tuple[Difference, list[float]]:
-        """The difference from the whole batch, with a share of each micro-batch's loss, and these losses."""
+        """The difference from the whole batch if each micro-batch's loss has its share, and these losses."""
         if evaluates not in self.whole:
             with _undone(self.job, evaluates):
                 self.whole[evaluates] = self._results(self.job)
         expected, gradients = self.whole[evaluates]
         joined: list[Any] = [0.0] * len(self.trained)
         losses, total = [], 0.0
-        # One after the other: each reads the buffers that the one before has left.
+        # In sequence: each micro-batch reads the buffers that the previous one left.
         with _undone(self.job, evaluates):
             for number, part in enumerate(parts):
                 share = 1 / self.count if shares is None else shares[number]
@@ -213,7 +213,7 @@ class _Steps:
     def _other_shares(
         self, cut: BatchCut, losses: Sequence[float], expected: float
     ) -> Iterator[tuple[str, list[float]]]:
-        """Joinings whose loss is that of the whole batch, each with the share of every micro-batch."""
+        """Joinings whose loss equals the whole batch's, each with the share of every micro-batch."""
         near = 1e-3 * max(1e-6, abs(expected))
         if abs(sum(losses) - expected) <= near:
             yield SUM, [1.0] * self.count
@@ -235,7 +235,7 @@ class _Steps:
 
 
 class _Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lets every random op give one constant, so that a draw does not depend on the size of the batch."""
+    """Makes every random op return one constant, so that draws do not depend on the batch size."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -249,7 +249,7 @@ class _Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def _undone(job: Job, evaluates: bool) -> Iterator[None]:
-    """Train in plain PyTorch, batch norms perhaps in evaluation, and leave buffers, mode and random state as before."""
+    """Run in training mode (batch norms in evaluation if `evaluates`); restore buffers, modes and random state."""
     module = job.module
     modes = [(each, each.training) for each in module.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
@@ -270,7 +270,7 @@ def _undone(job: Job, evaluates: bool) -> Iterator[None]:
 
 
 def _with_data(job: Job) -> Job:
-    """The job on real tensors: its own, or random ones if some are without data."""
+    """The job with real tensors: its own, or random ones if some have no data."""
     if not any(map(is_empty, (*job.module.parameters(), *job.module.buffers(), *flat_inputs(job)))):
         return job
     generator = torch.Generator().manual_seed(0)

@@ -36,12 +36,12 @@ from dlplacer.frontend.torch.tracing.step_module import (
 from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of
 
 Traceable: TypeAlias = Job | nn.Module | torch.export.ExportedProgram
-"""What can be captured; a module and a program are so for inference."""
+"""Inputs of a capture; a module or a program is captured for inference."""
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A job's graph and the code that its ops stand for."""
+    """A job's graph and the code of its ops."""
 
     graph: OpGraph
     executable: Executable = field(repr=False)
@@ -53,8 +53,8 @@ def capture(
     """The dataflow graph of a step, without times; nothing is allocated.
 
     `job` may be a Module, fx.GraphModule or ExportedProgram, for its inference graph on `args`. `whole_backward` keeps
-    the backward of a convolution in one op, `colocate_backward` holds every backward op on the device of its forward
-    op, as the paper does. If the model cannot be captured, a CaptureError names the line and the way out.
+    a convolution's backward in one op; `colocate_backward` keeps every backward op on the device of its forward op,
+    like the paper. If the model cannot be captured, a CaptureError names the line and the way out.
     """
     wanted = job
     if isinstance(job, torch.export.ExportedProgram):
@@ -71,7 +71,7 @@ def capture(
 
 
 def default_rewrites(whole_backward: bool = False, job: Job | None = None) -> list[str]:
-    """Names of the rewrites that a capture applies, of a job with autocast those of its device type."""
+    """Names of the rewrites that a capture applies; for a job with autocast they depend on its device type."""
     passes = [name for name in PASSES if not (whole_backward and name == "split-convolution-backward")]
     if job is None or job.autocast is None:
         return passes
@@ -86,7 +86,7 @@ def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = Fal
 
 
 def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
-    """The ATen graph of a job's step, or of one of its micro-batches, before all rewrites that are not of its trace."""
+    """The ATen graph of a job's step or of one micro-batch, with only those rewrites that affect tracing."""
     cut = batch_cut_of(rewrites)
     trains = job.mode == "train"
     if cut.count > 1:
@@ -99,12 +99,12 @@ def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
         with fake_step(job) as (step, inputs):
             if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
                 raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
-            # Autocast casts what an LSTM reads, and the fused kernel takes float32.
+            # Autocast casts an LSTM's inputs, but the fused kernel takes float32.
             traced = joint.trace(step, inputs, names, FUSED_LSTM in rewrites and job.autocast is None)
-        # The tables of tensors of a module may hold new ones afterwards.
+        # A module's tensor tables may hold new tensors afterwards.
         tables = {path for path in traced.side_effects if path.rpartition(".")[2] in ("_buffers", "_parameters")}
         replaced = replaced_tensors(job) if tables else ()
-        # Without the state of installed packages.
+        # State of installed packages is ignored.
         modules = dict(job.module.named_modules())
         paths = (path for path in traced.side_effects if path in modules or not _is_theirs(modules, path))
         changed = [path for path in paths if path not in tables]
@@ -113,12 +113,12 @@ def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
                 joint.require_same_next_step(step, inputs)
     if replaced:
         raise CaptureError(
-            f"the forward pass puts a new tensor in the place of {replaced[0]!r}; change the tensor itself instead: "
+            f"the forward pass replaces {replaced[0]!r} by a new tensor; change the tensor itself instead: "
             "self.name.copy_(value)"
         )
     for path in changed:
         text = f"the forward pass changes {path!r}" if path else "the forward pass sets attributes of the module"
-        warnings.warn(f"{text}; a placed step does not: return what is to be kept as an output", stacklevel=4)
+        warnings.warn(f"{text}; a placed step does not: return the values to keep as outputs", stacklevel=4)
     losses = [node.meta["val"] for node, slot in traced.outputs if slot.role == "output"]
     is_scalar = not traced.constants and [loss.numel() for loss in losses] == [1] and losses[0].is_floating_point()
     if trains and not is_scalar:
@@ -148,9 +148,8 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
     ops, edges, executable = build(traced, _input_names(job), tied, job.mode == "train")
     for line in traced.numbers_read:
         warnings.warn(
-            f"{line!r} reads a number out of a tensor; a placed step computes with what it was at capture, and is "
-            "captured again when an attribute of the module holds another: compute with the tensor itself, or make it "
-            "a Python number",
+            f"{line!r} reads a number out of a tensor; a placed step keeps its value at capture until "
+            "placed.recapture(): compute with the tensor itself, or make it a Python number",
             stacklevel=4,
         )
     if blocks := joint.checkpointed_modules(traced.module.graph):
@@ -162,13 +161,13 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
         )
     if job.update is not None:
         ops, edges, executable = add_updates(ops, edges, executable, job.update)
-    # Readers of a written tensor under another name would not be ordered.
+    # Reads of a written tensor under another name would have no order relative to the write.
     constants = {f"constant {code.op}": code.constant for code in executable.of_role("constant")}
     written = [code.name for code in executable.of_role("mutation", "update")]
     if written and (found := sharing({**job_tensors(job), **constants}, written)) is not None:
         raise CaptureError(
-            f"the step writes to {found[0]!r}, and {found[1]!r} is another tensor with the same memory, which a placed "
-            "step does not see change: give it memory of its own (.clone()), or register one tensor under both"
+            f"the step writes to {found[0]!r}, and {found[1]!r} is another tensor in the same memory; a placed "
+            "step does not see it change: give it its own memory (.clone()), or register one tensor under both names"
         )
     homes = _homes(traced, executable, colocate_backward)
     graph = OpGraph(
@@ -182,7 +181,7 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
 
 
 def _is_theirs(modules: Mapping[str, nn.Module], path: str) -> bool:
-    """True if a forward pass changes a global or an object of an installed package, as its bookkeeping does."""
+    """True if a path names a global or an object of an installed package, such as its bookkeeping."""
     parts = path.split(".")
     for count in range(len(parts) - 1, -1, -1):
         owner = ".".join(parts[:count])
@@ -220,7 +219,7 @@ def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> 
     keys = {name: (place is None, place or own) for name, (place, own) in places.items()}
     if ties := {name: known for name, key in keys.items() if (known := first.setdefault(key, name)) != name}:
         described["ties"] = ties
-    # Classes whose modules a Hugging Face model keeps on one device each.
+    # Classes of which a Hugging Face model keeps each module on one device.
     whole = {name for part in job.module.modules() for name in getattr(part, "_no_split_modules", None) or ()}
     for path, part in job.module.named_modules():
         if type(part).__name__ in whole:
@@ -233,10 +232,10 @@ def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> 
 
 
 def _homes(traced: joint.Traced, executable: Executable, colocate_backward: bool) -> dict[str, str]:
-    """Op → the forward op with which it is held together: a fused LSTM with its backward, and perhaps every backward.
+    """Op → the forward op that it is colocated with: a fused LSTM's backward, or every backward op if asked.
 
-    A backward op belongs to the forward op whose autograd sequence number it shares. Sums of the gradients of a value
-    with several readers, which carry the number of the last forward op, belong to their first reader's.
+    A backward op belongs to the forward op whose autograd sequence number it shares. Sums of a value's gradients from
+    several readers carry the number of the last forward op; they belong to the forward op of their first reader.
     """
     # The workspace between a fused LSTM and its backward is private to the kernel.
     fused = {}
@@ -254,7 +253,7 @@ def _homes(traced: joint.Traced, executable: Executable, colocate_backward: bool
         if not joint.is_backward(node):
             forward.setdefault(number, op_of[node.name])
     last = max(forward, default=-1)
-    # Additions of two results of the backward pass.
+    # Additions of two backward results.
     sums = {
         node
         for node, number in numbered

@@ -1,4 +1,4 @@
-"""The executable counterpart of a graph's ops, which cannot be written to a file."""
+"""The executable counterpart of a graph's ops; it cannot be written to a file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One call: ``result = target(*args, **kwargs)``, where args and kwargs may hold `Value` references.
+    """One call: ``result = target(*args, **kwargs)``; args and kwargs may hold `Value` references.
 
-    The result must have the strides given, if any.
+    If `strides` is given, the result must have these strides.
     """
 
     result: str
@@ -32,9 +32,9 @@ class OpCode:
     """The code of one op of the graph.
 
     `role`: ``call``, ``parameter``, ``buffer``, ``input``, ``tangent``, ``constant``, ``gradient``, ``mutation`` or
-    ``update``. `reads`: names of the values it reads from other ops, each once. `value`: name of the value that an op
-    without a call brings in. `name`: that of the parameter or buffer that it stands for or ends at. `position`: index
-    among the flat inputs or outputs. `instructions`: its own call, then tuple unpacking and views of its results.
+    ``update``. `reads`: names of the values read from other ops, each once. `value`: name of the value provided by an
+    op without a call. `name`: the parameter or buffer that the op represents or writes to. `position`: index among the
+    flat inputs or outputs. `instructions`: the op's call, then tuple unpacking and views of its results.
     """
 
     op: str
@@ -55,10 +55,10 @@ class OpCode:
 
 @dataclass(frozen=True)
 class Executable:
-    """The step as code: op id → how to run it, in an order that can run, and which values the step returns.
+    """The step as code: op id → its code, in a valid execution order, and the values that the step returns.
 
-    `outputs` are names of tensors, which `output_spec` nests as the module did; `constants` has the returned values
-    that are no tensors, by their position among all; `layouts` are shape, strides and dtype of values in the capture.
+    `outputs`: names of tensors, which `output_spec` nests like the module's output; `constants`: position among all
+    outputs → returned value that is not a tensor; `layouts`: shape, strides and dtype of values in the capture.
     """
 
     codes: Mapping[str, OpCode]
@@ -71,7 +71,7 @@ class Executable:
 
     @cached_property
     def producer(self) -> Mapping[str, str]:
-        """Value name → id of the op that makes it."""
+        """Value name → id of the op that computes it."""
         return {value: code.op for code in self.codes.values() for value in code.results}
 
     @cached_property
@@ -80,8 +80,8 @@ class Executable:
         return frozenset((*self.outputs, *(code.reads[0] for code in self.of_role("gradient"))))
 
     def of_role(self, *roles: str) -> tuple[OpCode, ...]:
-        """The codes of these roles, in order."""
-        # Every step asks; looking through all ops would take as long as a tenth of a step of short ones.
+        """The codes with one of these roles, in order."""
+        # Every step calls this; a scan of all ops would take a tenth of a step of short ops.
         if roles not in self._of_roles:
             self._of_roles[roles] = tuple(code for code in self.codes.values() if code.role in roles)
         return self._of_roles[roles]

@@ -48,15 +48,15 @@ class Job:
     >>> dp.Job(torch.nn.Linear(12, 3), args=(torch.randn(8, 12),), mode="infer")
     <Job Linear: infer, args float32[8, 12]>
 
-    - `module`: real, or built on the meta device or under a fake tensor mode: capture needs no data.
+    - `module`: has real tensors, or is built on the meta device or under a fake tensor mode: capture needs no data.
     - `args`, `kwargs`: inputs of the module; tensors may be nested in tuples, lists and dicts.
     - `targets`: further arguments of the loss.
     - `loss`: ``loss(output, *targets)`` → scalar. None in mode ``train`` means that the module takes the targets as
-      further arguments and returns the loss, or something that has it as ``loss``: an attribute or a key.
-    - `mode`: ``train``: forward and backward; ``infer``: forward alone, in evaluation mode.
-    - `optimizer`: with one, the step updates the parameters too.
+      further arguments and returns the loss, or an object with an attribute or key ``loss``.
+    - `mode`: ``train``: forward and backward; ``infer``: only forward, in evaluation mode.
+    - `optimizer`: if given, the step also updates the parameters.
     - `autocast`: dtype name for torch.autocast around the forward pass, or None.
-    - `autocast_on`: ``cpu`` or ``cuda``, whose lists say which ops are cast; None means this machine's.
+    - `autocast_on`: ``cpu`` or ``cuda``, whose lists decide the casts; None means this machine's device type.
     - `entry`: ``module:callable`` that builds the job, if it was named on the command line.
     """
 
@@ -103,7 +103,7 @@ class Job:
     def with_inputs(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], *, infers: bool = False
     ) -> "Job":
-        """The job at other inputs, or its inference; its checks are not repeated in every step."""
+        """The job with other inputs, or as inference; checks are not repeated in every step."""
         made = object.__new__(type(self))
         given = {"args": args, "kwargs": kwargs, "targets": targets}
         vars(made).update(vars(self) | given | ({"mode": "infer", "optimizer": None} if infers else {}))
@@ -121,21 +121,21 @@ class Job:
         return capture(self)
 
     def parameter_uses(self) -> "ParameterUses":
-        """The modules that use the parameters of a training step, and the order in which gradients are finished."""
+        """The modules that use each parameter in a training step, and the order in which gradients are complete."""
         from dlplacer.frontend.torch.tracing.parameter_uses import parameter_uses
 
         return parameter_uses(self)
 
 
 def loss_in(output: Any) -> Any:
-    """The loss that a module returned: the ``loss`` of an output with one, as in transformers; else the output."""
+    """The loss that a module returned: the output's ``loss`` if it has one, as in transformers; else the output."""
     if isinstance(output, Mapping) and "loss" in output:
         return output["loss"]
     return output if isinstance(output, (torch.Tensor, tuple)) else getattr(output, "loss", output)
 
 
 def loss_of(job: Job, module: Any = None, loss: Any = None) -> Any:
-    """The loss of a job's step in plain PyTorch, perhaps with another module and loss of the same kind."""
+    """The loss of a job's step in plain PyTorch, optionally with another module and loss of the same kind."""
     called = module or job.module
     if job.loss is None:
         return loss_in(called(*job.args, *job.targets, **job.kwargs))
@@ -143,7 +143,7 @@ def loss_of(job: Job, module: Any = None, loss: Any = None) -> Any:
 
 
 def autocast_of(job: Job, device: torch.device) -> torch.autocast:
-    """The context in which a job's module and loss run on a device."""
+    """The autocast context for a job's module and loss on a device."""
     return torch.autocast(
         device.type, dtype=getattr(torch, job.autocast or "bfloat16"), enabled=job.autocast is not None
     )

@@ -1,4 +1,4 @@
-"""Properties of a node of the traced graph: view or not, random or not, its arguments as JSON, its FLOPs and bytes."""
+"""Properties of a traced node: whether it is a view or random, its arguments as JSON, its FLOPs and bytes."""
 
 import math
 import operator
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def operators(names: str) -> frozenset[Any]:
-    """The operators of ATen with these names, ``packet`` or ``packet.overload``, separated by blanks."""
+    """The ATen operators with these names, ``packet`` or ``packet.overload``, separated by spaces."""
     parts = (name.partition(".") for name in names.split())
     return frozenset(getattr(getattr(aten, packet), overload or "default") for packet, _, overload in parts)
 
@@ -27,10 +27,10 @@ def is_folded(node: fx.Node) -> bool:
 
 
 def is_view(node: fx.Node) -> bool:
-    """True if a call returns its first argument's storage under another shape."""
+    """True if a call returns its first argument's storage with another shape."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    # It shares memory although its schema declares no alias: functionalization uses it where nothing is written.
+    # It shares memory although its schema declares no alias: functionalization uses it if nothing is written.
     if node.target is aten._unsafe_view.default:
         return True
     aliases = [result.alias_info for result in node.target._schema.returns]
@@ -45,7 +45,7 @@ def behind_views(node: fx.Node) -> fx.Node:
 
 
 def picked_output(node: fx.Node) -> int:
-    """Index that a tuple unpacking picks."""
+    """The output index that a tuple unpacking selects."""
     return int(node.args[1])  # type: ignore[arg-type]
 
 
@@ -65,7 +65,7 @@ def argument(node: fx.Node, name: str) -> Any:
 
 
 def is_check(node: fx.Node) -> bool:
-    """True if a call only checks facts known at capture, or values that an ``assert`` of the model reads."""
+    """True if a call only checks facts known at capture, or the values of an ``assert`` in the model."""
     return node.target in _CHECKS
 
 
@@ -75,16 +75,16 @@ _CHECKS = operators(
 
 
 def strides_to_keep(node: fx.Node) -> tuple[int, ...] | None:
-    """The traced strides of a result that a kernel may lay out otherwise; None if there is no choice.
+    """The traced strides of a result, if a kernel might return others; None if only one layout is possible.
 
-    Views and kernels are traced for these strides. Torch's stand-ins differ in them from its kernels (pytorch#192668),
-    and so do the kernels of different devices.
+    Later views and kernels are traced for these strides. Torch's stand-ins may differ in strides from its kernels
+    (pytorch#192668), and kernels differ between devices.
     """
     value = node.meta.get("val")
     if is_view(node) or not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
     wide = [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]
-    # Only a view is expanded, and has a stride of 0.
+    # Only expanded views have a stride of 0.
     return tuple(value.stride()) if len(wide) > 1 and value.numel() and all(wide) else None
 
 
@@ -96,7 +96,7 @@ def kind_of(node: fx.Node) -> str:
 
 
 def output_specs(value: Any) -> tuple[TensorSpec, ...]:
-    """The outputs of a call from its stand-in value; an output that is not computed has 0 bytes."""
+    """The output specs of a call, from its stand-in value; an output that is not computed has 0 bytes."""
     values = value if isinstance(value, (tuple, list)) else (value,)
     return tuple(
         TensorSpec(tuple(entry.shape), str(entry.dtype).removeprefix("torch."), entry.numel() * entry.element_size())
@@ -107,7 +107,7 @@ def output_specs(value: Any) -> tuple[TensorSpec, ...]:
 
 
 def stand_ins(node: fx.Node) -> Any:
-    """The arguments of a call, positional and by name, in which every node is replaced by its stand-in value."""
+    """The positional and keyword arguments of a call, with every node replaced by its stand-in value."""
     return fx.map_arg((node.args, dict(node.kwargs)), lambda read: read.meta["val"])
 
 
@@ -119,20 +119,20 @@ def written(value: Any) -> Any:
         return [written(entry) for entry in value]
     if isinstance(value, dict):
         return {str(key): written(entry) for key, entry in value.items()}
-    # JSON has no infinities, with which attention masks are filled.
+    # JSON has no infinities, which attention masks contain.
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def writes_in_python(node: fx.Node) -> bool:
-    """True if a call that Dynamo traced changes a tensor in place, as its name says."""
+    """True if a call that Dynamo traced changes a tensor in place, judged by its name."""
     name = name_in_python(node)
     return node.target in _IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in node.kwargs
 
 
 def name_in_python(node: fx.Node) -> str:
-    """Name of the function or method that a node calls; "" without any."""
+    """Name of the function or method that a node calls; "" if there is none."""
     return str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", ""))
 
 
@@ -140,10 +140,10 @@ _IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itrue
 
 
 def flops_of(node: fx.Node) -> int:
-    """FLOPs of a call; 0 for ops that only move or touch elements: their time is that of their bytes.
+    """FLOPs of a call; 0 for ops that only move or touch elements, whose bytes determine their time.
 
-    torch's registry has holes, filled here: the CPU kernel of attention, products with a vector and grouped products
-    are missing, and the backward of a grouped convolution is counted as of one group. Linear algebra stays without.
+    This fills gaps of torch's registry: it lacks the CPU attention kernel, products with a vector and grouped products,
+    and ignores the groups of a convolution's backward. Linear algebra still counts 0.
     """
     args, kwargs = stand_ins(node)
     packet = getattr(node.target, "overloadpacket", None)
@@ -151,22 +151,22 @@ def flops_of(node: fx.Node) -> int:
     if name in _PRODUCTS:
         factor, *places = _PRODUCTS[name]
         left, right = (args[place].shape for place in places)
-        # Of a grouped product every row is multiplied by one of several matrices.
+        # A grouped product multiplies every row by one of several matrices.
         batch = right[0] if len(left) == len(right) == 3 else 1
         rows, columns = left[-2] if len(left) > 1 else 1, right[-1] if len(right) > 1 else 1
         return int(factor * 2 * batch * rows * left[-1] * columns)
-    # torch's formula for the weight gradient ignores groups: a depthwise convolution would be charged channels times.
+    # torch's formula for the weight gradient ignores groups: it counts a depthwise convolution once per channel.
     if packet is aten.convolution_backward:
         positions, mask = args[1].shape if args[7] else args[0].shape, args[10]
         forward = 2 * positions[0] * math.prod(positions[2:]) * math.prod(args[2].shape)
         return int(forward) * (int(mask[0]) + int(mask[1]))
-    # Captured on the CPU, attention is this kernel, which the registry does not know (pytorch#195460).
+    # A capture on the CPU uses this attention kernel, which the registry lacks (pytorch#195460).
     if packet is aten._scaled_dot_product_flash_attention_for_cpu:
         return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))  # type: ignore[no-untyped-call]
     if packet is aten._scaled_dot_product_flash_attention_for_cpu_backward:
         return int(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))  # type: ignore[no-untyped-call]
     if node.target in (LSTM_FORWARD, LSTM_BACKWARD):
-        # Four gates of the width of the output, from its input and from its own state.
+        # Four gates, each as wide as the output, computed from the input and from the state.
         is_forward = node.target is LSTM_FORWARD
         output = node.meta["val"][0] if is_forward else args[7]
         return int((2 if is_forward else 4) * output.numel() * 4 * (args[0].shape[-1] + output.shape[-1]))
@@ -181,11 +181,11 @@ _PRODUCTS = {
     "transformers.grouped_mm_fallback": (1, 0, 1),
     "transformers.grouped_mm_fallback_backward": (2, 0, 1),
 }
-"""Op → how many products it makes, and which of its arguments are their factors."""
+"""Op → its number of products, and the indices of the arguments that are their factors."""
 
 
 def bytes_of(node: fx.Node) -> int:
-    """Bytes that a call reads and writes, each tensor once; of a table that is looked up in, the rows that it reads."""
+    """Bytes that a call reads and writes, each tensor once; a lookup counts only the rows that it reads."""
     value = node.meta["val"]
     results = value if isinstance(value, (tuple, list)) else (value,)
     written = sum(result.numel() * result.element_size() for result in results if isinstance(result, torch.Tensor))
@@ -206,14 +206,14 @@ def bytes_of(node: fx.Node) -> int:
 
 _SHAPED_LIKE = {f"aten.{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")}
 _SHAPED_LIKE |= {f"aten.new_{name}" for name in ("empty", "empty_strided", "zeros", "ones", "full")}
-"""Ops that take of their first argument its shape or dtype, and no element."""
+"""Ops that read only the shape or dtype of their first argument, and no element."""
 
 _BAGS = frozenset(("aten._embedding_bag", "aten._embedding_bag_forward_only"))
 _LOOKUPS = _BAGS | {"aten.embedding", "aten.gather", "aten.index", "aten.index_select", "aten.take"}
-"""Ops that read of their first argument as much as they return; sums of bags, what they add up."""
+"""Ops that read as much of their first argument as they return; sums of bags read all rows that they add."""
 
 
 def tensor_bytes(tensor: torch.Tensor) -> int:
-    """Bytes that travel when a tensor is sent: a dimension that is only expanded counts once."""
+    """Bytes sent in a transfer of a tensor: an expanded dimension counts once."""
     sizes = (size for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if stride != 0)
     return int(math.prod(sizes)) * tensor.element_size() if tensor.numel() else 0

@@ -25,7 +25,7 @@ _SUFFIX = {"gradient": ".grad", "mutation": ".new"}
 
 @dataclass
 class _Builder:
-    """Collects ops in trace order; `home` maps a value to the op and output that it comes from."""
+    """Collects ops in trace order; `home`: value → the op and output that it comes from."""
 
     ops: dict[str, Op] = field(default_factory=dict)
     codes: dict[str, OpCode] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class _Builder:
     home: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def bring_in(self, node: fx.Node, wanted: str, role: str, value: Any, *, name: str = "", **code: Any) -> None:
-        """An op of zero time for a tensor that the step is given; parameters and buffers weigh, others are outputs."""
+        """Add a zero-time op for a given tensor; parameters and buffers count as weights, others as outputs."""
         op_id, weighs = self._free_id(wanted), role in ("parameter", "buffer")
         phase, module = "backward" if role == "tangent" else "forward", name.rpartition(".")[0] or None
         size: dict[str, Any] = {"weight_bytes" if weighs else "output_bytes": tensor_bytes(value)}
@@ -45,13 +45,13 @@ class _Builder:
     def fold(self, node: fx.Node) -> None:
         """Attach tuple unpacking or a view to the op whose result it reads."""
         if not node.all_input_nodes:
-            # The conjugate of a Python number.
+            # For example the conjugate of a Python number.
             value = node.target(*map(torch.as_tensor, node.args)).resolve_conj()  # type: ignore[operator]
             self.bring_in(node, node.name, "constant", value, constant=value)
             return
         source = node.args[0] if isinstance(node.args[0], fx.Node) else next(iter(node.all_input_nodes))
         op_id, output = self.home[source.name]
-        # Unpacking a split or unbind picks a view of the same output of the op, not another output.
+        # Unpacking a split or unbind selects a view of the op's same output, not another output.
         if node.target is operator.getitem and not nodes.is_view(source):
             output = nodes.picked_output(node)
         self.home[node.name] = op_id, output
@@ -85,7 +85,7 @@ class _Builder:
         self.home[node.name] = op_id, 0
 
     def add_sink(self, node: fx.Node, slot: Slot) -> None:
-        """A gradient or a new buffer value ends on the device of its parameter or buffer."""
+        """Add the sink of a gradient or new buffer value, on the device of its parameter or buffer."""
         op_id = self._free_id(slot.name + _SUFFIX[slot.role])
         reads = self._read(op_id, [node])
         phase = "backward" if slot.role == "gradient" else self._phase(node)
@@ -102,7 +102,7 @@ class _Builder:
         return tuple(node.name for node in read)
 
     def _phase(self, node: fx.Node) -> str:
-        """Torch does not tag the backward of a custom autograd.Function; it is inferred from what the node reads."""
+        """The phase; a custom autograd.Function's backward, which torch does not tag, is inferred from its inputs."""
         reads_backward = any(self.ops[self.home[read.name][0]].phase == "backward" for read in node.all_input_nodes)
         return "backward" if joint.is_backward(node) or reads_backward else "forward"
 
@@ -123,7 +123,7 @@ def build(
 ) -> tuple[list[Op], list[Edge], Executable]:
     """The ops and edges of a traced graph, and its executable.
 
-    `input_names` has a readable name for each flat input, `tied` for a parameter or buffer the first of its names.
+    `input_names`: a readable name for each flat input; `tied`: name of a parameter or buffer → the first of its names.
     """
     require_fixed_shapes(traced.module.graph)
     builder = _Builder()
@@ -137,7 +137,7 @@ def build(
             constant = operator.attrgetter(str(node.target))(traced.module)
             if isinstance(constant, fx.GraphModule):
                 raise CaptureError(
-                    f"the model uses a higher-order op (sub-graph {node.target!r}); replace torch.cond and the like by "
+                    f"the model uses a higher-order op (sub-graph {node.target!r}); replace ops such as torch.cond by "
                     "torch.where, or move that part out of the module"
                 )
             builder.bring_in(node, node.name, "constant", constant, constant=constant)
@@ -146,7 +146,7 @@ def build(
     for node, slot in traced.outputs:
         if slot.role in _SUFFIX:
             builder.add_sink(node, slot)
-    # Order-only edges come last: they must not make an op count as read, or dead inputs would be kept for their sake.
+    # Order-only edges come last: they must not count as reads, or they would keep dead inputs.
     edges = [*builder.edges, *write_after_read(builder.codes, builder.edges)]
     ordered = sorted(((slot.position, node.name) for node, slot in traced.outputs if slot.role == "output"))
     used = {edge.source for edge in builder.edges} | {code.op for code in builder.codes.values() if code.reads}
@@ -162,10 +162,10 @@ def build(
 
 
 def write_after_read(codes: Mapping[str, OpCode], edges: Sequence[Edge]) -> Iterator[Edge]:
-    """Zero-byte edges from the readers of a parameter or buffer to the op that overwrites it, by update or mutation.
+    """Zero-byte edges from the readers of a parameter or buffer to the update or mutation that overwrites it.
 
-    Data dependences do not imply this order: an update reads weight and gradient, and not what others make of the
-    weight. Readers that it depends on through data need no further edge.
+    Data dependences do not imply this order: an update reads the weight and gradient, but no results of the weight's
+    other readers. Readers that feed the writing op directly need no further edge.
     """
     readers: dict[str, list[str]] = {}
     sources: dict[str, set[str]] = {}
@@ -181,7 +181,7 @@ def write_after_read(codes: Mapping[str, OpCode], edges: Sequence[Edge]) -> Iter
 
 
 def _brought_in(traced: Traced, tied: Mapping[str, str]) -> set[fx.Node]:
-    """The placeholders that become ops: tensors; of tied ones those that are read, or the first if none is."""
+    """The placeholders that become ops: tensors; among tied ones those that are read, or the first if none is."""
     brought: set[fx.Node] = set()
     unread: dict[str, fx.Node] = {}
     read: set[str] = set()
@@ -200,7 +200,7 @@ def _brought_in(traced: Traced, tied: Mapping[str, str]) -> set[fx.Node]:
 
 
 def _with_output_bytes(ops: Sequence[Op], builder: _Builder) -> Iterator[Op]:
-    """Charge outputs to the ops that make them; a gradient is charged to its parameter instead."""
+    """The ops with output bytes charged to their producers; a gradient is charged to its parameter instead."""
     gradients = [code for code in builder.codes.values() if code.role == "gradient"]
     named, made = {code.name for code in gradients}, {builder.home[code.reads[0]] for code in gradients}
     for op in ops:
@@ -223,8 +223,8 @@ def add_updates(
 ) -> tuple[list[Op], list[Edge], Executable]:
     """Append an op ``<parameter>.update`` for every parameter with a gradient.
 
-    It reads the weight and the gradient, and runs where the parameter lives, since the group of the parameter holds it
-    there. Its state stays all step.
+    It reads the weight and the gradient, and runs on the parameter's device, because it is in the parameter's
+    colocation group. Its state occupies memory during the whole step.
     """
     codes: dict[str, OpCode] = dict(executable.codes)
     parameters = {code.name: code for code in codes.values() if code.role == "parameter"}
@@ -238,8 +238,8 @@ def add_updates(
         update = Op(
             f"{code.name}.update",
             f"update.{optimizer.kind}",
-            # Weight decay and step take two operations per element, each state tensor about four; reads and writes
-            # likewise: weight and gradient in, weight out, each state in and out.
+            # Weight decay and step take two operations per element, each state tensor about four. Traffic: the weight
+            # and gradient are read, the weight is written, and each state is read and written.
             flops=(2 + 4 * optimizer.states) * math.prod(weight.outputs[0].shape),
             bytes_accessed=(3 + 2 * optimizer.states) * size,
             dtype=weight.outputs[0].dtype,

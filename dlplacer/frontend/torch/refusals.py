@@ -1,4 +1,4 @@
-"""Why a job cannot be captured, in words for its author: the line, module, tensor or input, and the way out."""
+"""Reasons why a job cannot be captured, for its author: line, module, tensor or input, and the way out."""
 
 import re
 import textwrap
@@ -30,7 +30,7 @@ _REASONS = (
     r"Explanation: (\S.+)",
     r"debug context: (\S.+)",
 )
-"""Where torch's texts say why, the first that is found."""
+"""Patterns of the reason in torch's messages; the first match counts."""
 _UNREGISTERED = (
     "the step changes a tensor in place that is not registered in the module, and a placed step would not; make it a "
     "buffer: self.register_buffer(name, tensor)"
@@ -46,12 +46,12 @@ _BY_CODE = "if the module runs with these inputs in plain PyTorch, move what can
 
 
 def explanation(error: Exception) -> str:
-    """The reason for a failed trace, with the last line of the user's code that was traced."""
+    """The reason for a failed trace, with the last traced line of user code."""
     text = str(error).strip()
     unknown = re.search(r"Found <class '([^']+)'> in output, which is not a known type", text)
     if unknown:
         return (
-            f"the model cannot be captured: it returns a {unknown[1]}, which is no nest of tensors; return tensors in "
+            f"the model cannot be captured: it returns a {unknown[1]}, which is not made of tensors; return tensors in "
             "tuples, lists, dicts or registered types (a cache of transformers is left out with use_cache=False)"
         )
     if isinstance(error, ZeroDivisionError):
@@ -68,7 +68,7 @@ def explanation(error: Exception) -> str:
     elif "Could not guard on data-dependent" in text and (caused := re.search(r"Caused by: .* in (\w+)\)", text)):
         reason = f"the values of a tensor decide what {caused[1]} does"
     elif "Could not extract specialized integer" in text:
-        reason = "Python code needs a number that only the values of a tensor tell"
+        reason = "Python code needs a number that depends on the values of a tensor"
     way = _BY_VALUES if by_values else _BY_CODE
     return f"the model cannot be captured{place_in_code(frames)}: {reason.strip().rstrip('.')}; {way}"
 
@@ -86,18 +86,18 @@ def require_fixed_shapes(graph: fx.Graph) -> None:
 
 
 def line_of(node: fx.Node) -> str:
-    """The line of the user's code that makes a traced value or reads it first, as the end of a phrase."""
+    """The line of user code that makes a traced value or first reads it, worded to end a phrase."""
     around = (node, *node.all_input_nodes, *node.users)
     return place_in_code(next(filter(None, map(frames_of, around)), ()))
 
 
 def frames_of(node: fx.Node) -> Sequence[Any]:
-    """File, line and text of the calls in which a value was traced, the innermost last."""
+    """File, line and text of the calls that led to a traced value, the innermost last."""
     return re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', node.meta.get("stack_trace") or "")
 
 
 def place_in_code(frames: Sequence[Any]) -> str:
-    """The last line of the user's code; where torch's own modules alone were traced, the last line of those."""
+    """The last frame in user code, else the last in torch's modules, worded to end a phrase."""
     mine = [frame for frame in frames if not any(Path(frame[0]).is_relative_to(root) for root in _NOT_THE_USERS)]
     found = mine or [frame for frame in frames if Path(frame[0]).is_relative_to(_TORCHS_MODULES)]
     if not found:
@@ -144,7 +144,7 @@ def require_traceable(job: Job, input_names: Sequence[str]) -> None:
         elif has_backward_hooks(module):
             reason = "has a backward hook, which the engine calls; remove it (handle.remove()), or hook its parameters"
         elif averages and trains and (module.training or not job.module.training):
-            reason = "has momentum=None: the weight of the mean hangs on a counter's value; give momentum a number"
+            reason = "has momentum=None: the weight of the mean depends on a counter's value; give momentum a number"
         if reason:
             where = f"module {path!r}" if path else "the module"
             raise CaptureError(f"{where} ({type(module).__name__}) {reason}")
@@ -161,7 +161,7 @@ def _require_plain(what: str, tensor: torch.Tensor) -> None:
         method, plain = (
             getattr(getattr(of, name), "__func__", getattr(of, name)) for of in (type(tensor), torch.Tensor)
         )
-        # A type that intercepts ops otherwise than tensors and parameters do.
+        # The type intercepts ops in another way than tensors and parameters do.
         own |= method is not plain and method is not getattr(nn.Parameter, name)
     if own:
         raise CaptureError(

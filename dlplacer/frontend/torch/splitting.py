@@ -1,7 +1,7 @@
-"""Split ops of a traced graph: every part reads slices, and parts are joined only for readers of the whole.
+"""Split ops of a traced graph: each part reads slices, and parts are joined only for readers of the whole.
 
-A graph's list of rewrites records a split by its name, as in ``split:convolution_4:batch:2``. The rules say along which
-axes an op can be cut, and what every part reads and makes then.
+A graph's list of rewrites records a split by name, for example ``split:convolution_4:batch:2``. The rules give the axes
+along which an op can be cut, and the inputs and results of each part.
 """
 
 import math
@@ -31,7 +31,7 @@ from dlplacer.frontend.torch.tracing.stand_in import undisturbed
 
 aten = torch.ops.aten
 SUM = -1
-"""In place of a dimension: the whole is the sum of the parts."""
+"""Stands in place of a dimension: the whole is the sum of the parts."""
 _LETTERS = "bcdefghjklmnopqr"
 """Letters of dimensions in a signature."""
 
@@ -41,9 +41,9 @@ class Pattern:
     """One way to cut an op along an axis.
 
     `inputs`: index of a tensor argument, or of a list of tensors → the dimension along which a part reads a slice of
-    it; others are read whole; `named` has keyword arguments. `outputs`: [output] → the dimension along which the parts'
-    results lie side by side, `SUM`, or None where there is no tensor or an empty one. `size_at`: index of the argument
-    that names the size of the cut dimension, as a number or as a list of one.
+    it; others are read whole; `named`: the same for keyword arguments. `outputs`: [output] → the dimension along which
+    the parts' results are concatenated, `SUM`, or None if there is no tensor or an empty one. `size_at`: index of the
+    argument that gives the size of the cut dimension, as a number or a list of one.
     """
 
     inputs: Mapping[int, int]
@@ -52,7 +52,7 @@ class Pattern:
     named: Mapping[str, int] = field(default_factory=dict)
 
     def extent(self, node: fx.Node) -> int:
-        """Size of the dimension that is cut."""
+        """Size of the cut dimension."""
         index, dim = next(iter(self.inputs.items()))
         given = node.args[index]
         return int(_value(given[0] if isinstance(given, (list, tuple)) else given).shape[dim])
@@ -62,11 +62,12 @@ Patterns = Iterator[tuple[str, Pattern]]
 
 
 def patterns_of(node: fx.Node) -> dict[str, Pattern]:
-    """Axis → how the op is cut along it; empty for an op that cannot be cut.
+    """Axis → the pattern of the cut along it; empty for an op that cannot be cut.
 
-    ``batch`` is dimension 0 and ``channel`` dimension 1 of the data, ``dim2`` the next; ``inner`` is what a matrix
-    product sums over. A weight gradient cut along ``batch`` is a sum of parts, one cut along ``channel`` is exact. An
-    op that draws random numbers, overwrites an argument, or mixes elements of different parts is never cut.
+    ``batch`` is dimension 0 and ``channel`` dimension 1 of the data, ``dim2`` the next; ``inner`` is the summed
+    (contracted) dimension of a matrix product. A weight gradient cut along ``batch`` is a sum of parts; cut along
+    ``channel``, it is exact. An op that draws random numbers, overwrites an argument, or mixes elements of different
+    parts is never cut.
     """
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return {}
@@ -79,10 +80,10 @@ def patterns_of(node: fx.Node) -> dict[str, Pattern]:
 
 
 def _signature(node: fx.Node, text: str, axes: str, size_at: int | None = None) -> Patterns:
-    """Cuts written as in einsum: ``bi,ic->bc`` is a matrix product.
+    """The cuts given by an einsum-like signature: ``bi,ic->bc`` is a matrix product.
 
-    A letter of `axes` is a dimension that can be cut; a result without it is a sum of parts. A term that ends in a dot
-    counts its dimensions from the first, others from the last and broadcasts 1; an empty one is read whole.
+    A letter of `axes` is a dimension that can be cut; a result without it is a sum of parts. Dimensions of a term that
+    ends in a dot count from the first, others from the last, with size 1 broadcast; an empty term is read whole.
     """
     terms, results = (side.split(",") for side in text.split("->"))
     values = node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else (node.meta["val"],)
@@ -102,34 +103,34 @@ def _signature(node: fx.Node, text: str, axes: str, size_at: int | None = None) 
 
 
 def _alike(node: fx.Node, term: str, axes: str) -> Patterns:
-    """Cuts along dimensions that all tensors read and all results have in common."""
+    """Cuts along dimensions that all inputs and results have in common."""
     return _signature(node, f"{f'{term},' * len(node.args)}->{term},{term},{term}", axes)
 
 
 def _softmax(node: fx.Node) -> Patterns:
-    """Along every dimension but the one that is normalized."""
+    """Cuts along every dimension except the normalized one."""
     letters = _LETTERS[: node.meta["val"].dim()]
     dim = argument(node, "dim") % (len(letters) or 1)
     return _alike(node, letters, letters[:dim] + letters[dim + 1 :])
 
 
 def _layer_norm(node: fx.Node) -> Patterns:
-    """Along the dimensions that are not normalized."""
+    """Cuts along the dimensions that are not normalized."""
     letters = _LETTERS[: _value(node.args[0]).dim() - len(argument(node, "normalized_shape"))]
     return _signature(node, f"{letters}.->{letters}.,{letters}.,{letters}.", letters)
 
 
 def _layer_norm_backward(node: fx.Node) -> Patterns:
-    """Along the samples; gradients of weight and bias are sums of parts.
+    """Cuts along the samples; gradients of weight and bias are sums of parts.
 
-    Not along other dimensions: the CPU kernel reads slices of mean and deviation as if they were contiguous.
+    Other dimensions are excluded: the CPU kernel reads slices of mean and deviation as if they were contiguous.
     """
     several = _value(node.args[0]).dim() > len(argument(node, "normalized_shape"))
     return _signature(node, "b.,b.,,b.,b.->b.,-,-", "b" if several else "")
 
 
 def _attention(node: fx.Node, tensors: int) -> Patterns:
-    """Along the samples, and along the heads where every query head has its own; where nothing is drawn."""
+    """Cuts along the samples, and along the heads if each query head has its own key head; none with dropout."""
     mask, sizes = argument(node, "attn_mask"), [_value(given).shape for given in node.args[:tensors]]
     alike = "".join(letter for dim, letter in enumerate("bc") if len({size[dim] for size in sizes}) == 1)
     text = f"{'bc.,' * tensors}->bc.,bc.,bc."
@@ -139,7 +140,7 @@ def _attention(node: fx.Node, tensors: int) -> Patterns:
 
 
 def _pointwise(node: fx.Node) -> Patterns:
-    """Along every dimension of the result, with tensors sliced if they are not broadcast."""
+    """Cuts along every dimension of the result; tensors are sliced unless they are broadcast."""
     result = node.meta["val"]
     whole = not isinstance(result, torch.Tensor) or any(map(_is_tensor, node.kwargs.values()))
     letters = "" if whole else _LETTERS[: result.dim()]
@@ -147,7 +148,7 @@ def _pointwise(node: fx.Node) -> Patterns:
 
 
 def _reduction(node: fx.Node) -> Patterns:
-    """Along the dimensions that stay; a sum also along those that it reduces, as a sum of parts."""
+    """Cuts along the dimensions that are kept; for a sum also along reduced ones, as a sum of parts."""
     dims, listed = _value(node.args[0]).dim(), argument(node, "dim")
     letters, reduced = _LETTERS[:dims], {dim % dims for dim in listed or range(dims)} if dims else set()
     gone = "-" if argument(node, "keepdim") else ""
@@ -157,7 +158,7 @@ def _reduction(node: fx.Node) -> Patterns:
 
 
 def _concatenation(node: fx.Node) -> Patterns:
-    """Along every dimension but the one along which it joins."""
+    """Cuts along every dimension except the concatenated one."""
     rank = node.meta["val"].dim()
     if all(_value(tensor).dim() == rank for tensor in node.args[0]):  # type: ignore[union-attr]
         for dim in {*range(rank)} - {argument(node, "dim") % rank}:
@@ -165,7 +166,7 @@ def _concatenation(node: fx.Node) -> Patterns:
 
 
 def _convolution(node: fx.Node) -> Patterns:
-    """Along the samples; along the output channels with slices of the weight; along groups with everything sliced."""
+    """Cuts along the samples; along output channels, slicing the weight; along groups, slicing everything."""
     weight, transposed, groups = node.args[1], node.args[6], node.args[8]
     yield from _signature(node, "b.->b.", "b")
     if groups == 1:
@@ -175,9 +176,9 @@ def _convolution(node: fx.Node) -> Patterns:
 
 
 def _convolution_backward(node: fx.Node) -> Patterns:
-    """Along the samples, where weight gradients are sums of parts; else along the channels of the result.
+    """Cuts along the samples, where weight gradients are sums of parts, or along the channels of the result.
 
-    Those are the input's channels for the input gradient, and the output's for weight and bias gradients.
+    These are the input's channels for the input gradient, and the output's for weight and bias gradients.
     """
     of_input, of_weight, of_bias = argument(node, "output_mask")
     yield from _signature(node, "b.,b.->b.,-,-", "b")
@@ -189,33 +190,33 @@ def _convolution_backward(node: fx.Node) -> Patterns:
 
 
 def _pool(node: fx.Node) -> Patterns:
-    """Forward and backward: samples and channels are independent. Indices count within one channel of one sample."""
+    """Cuts along samples and channels, which are independent; indices count within a channel of a sample."""
     rank = next((2 + count for count in (1, 2, 3) if f"{count}d" in str(node.target)), 0)
     batched = all(_value(given).dim() == rank for given in node.args if _is_tensor(given))
     return _alike(node, "bc.", "bc" if batched else "")
 
 
 def _batch_norm(node: fx.Node) -> Patterns:
-    """Cuts per channel, statistics included; along the samples only if the statistics are given."""
+    """Cuts along the channels, including the statistics; along the samples only if the statistics are given."""
     yield from _signature(node, ".c.,c,c,c,c->.c.,c,c,c,c", "c")
-    # Statistics of a part of the samples are not those of the batch: the parts would compute another function.
+    # A part's statistics differ from the batch's: the parts would compute another function.
     uses_given = "no_training" in str(node.target) or not argument(node, "training")
     if uses_given and len(node.meta["val"]) <= 3:
         yield from _signature(node, "b.->b.,,", "b")
 
 
 def _batch_norm_backward(node: fx.Node) -> Patterns:
-    """Per channel; along the samples only where the statistics were given."""
+    """Cuts along the channels; along the samples only if the statistics were given."""
     for text, axis in (".c.,.c.,c,c,c,c,c->.c.,c,c", "c"), ("b.,b.->b.,-,-", "b"):
         read, results = text.split("->")
-        # A gradient that nobody asked for is None, though its stand-in is a tensor.
+        # A gradient that is not requested is None, though its stand-in is a tensor.
         asked = (each * wanted for each, wanted in zip(results.split(","), argument(node, "output_mask"), strict=True))
         if axis == "c" or not argument(node, "train"):
             yield from _signature(node, f"{read}->{','.join(asked)}", axis)
 
 
 def _value(argument: Any) -> Any:
-    """The stand-in of an argument: a tensor for a node, else the argument itself."""
+    """The stand-in value of a node, or any other argument itself."""
     return argument.meta["val"] if isinstance(argument, fx.Node) else argument
 
 
@@ -231,7 +232,7 @@ _POINTWISE = operators(
     "_to_copy hardtanh_backward leaky_relu_backward hardswish_backward hardsigmoid_backward softplus_backward "
     "elu_backward"
 )
-"""Ops that work element by element although torch does not tag them so."""
+"""Elementwise ops that torch does not tag as such."""
 
 _POOLS = operators("""
 max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward
@@ -261,12 +262,12 @@ _RULES: dict[Any, Callable[[fx.Node], Patterns]] = {
 
 
 ORIGIN = "dlplacer_origin"
-"""Key of a node's meta: the op that a split made it from."""
+"""Key of a node's meta: the op whose split created it."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """A tensor as several nodes: side by side along a dimension, each with its begin and end, or summands of it."""
+    """A tensor as several nodes: slices along a dimension, each with its begin and end, or summands."""
 
     dim: int
     nodes: Sequence[fx.Node]
@@ -274,7 +275,7 @@ class Pieces:
 
 
 class PieceTable:
-    """The values of a graph that are in pieces. It inserts nodes in front of `reader`, each only once."""
+    """The values of a graph that are in pieces; new nodes are inserted before `reader`, each only once."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph, self.reader = graph, graph.output_node()
@@ -282,14 +283,14 @@ class PieceTable:
         self._made: dict[tuple[Any, ...], fx.Node] = {}
 
     def insert(self, target: Any, args: tuple[Any, ...], name: str, like: fx.Node, kwargs: Any = None) -> fx.Node:
-        """A new call before the reader, with its stand-in; it belongs to the op `like`."""
+        """A new call before the reader, with its stand-in; its origin is the op of `like`."""
         with self.graph.inserting_before(self.reader):
             node = call_like(self.graph, target, args, like.meta, name, kwargs)
         node.meta.setdefault(ORIGIN, behind_views(like).name)
         return node
 
     def whole(self, node: fx.Node) -> fx.Node:
-        """The node that holds the whole value: itself, or its pieces joined."""
+        """The node of the whole value: the node itself, or its joined pieces."""
         found = self.pieces.get(node)
         if found is None:
             return node
@@ -298,20 +299,20 @@ class PieceTable:
         return self._made[node,]
 
     def slice(self, node: fx.Node, dim: int, begin: int, end: int) -> fx.Node:
-        """The node that holds a slice of a value, from its pieces where it is in pieces."""
+        """The node of a slice of a value, taken from its pieces if there are any."""
         key = node, dim, begin, end
         if key not in self._made:
             self._made[key] = self._sliced(node, dim, begin, end)
         return self._made[key]
 
     def pick(self, user: fx.Node, parts: Sequence[fx.Node], dim: int, bounds: Sequence[tuple[int, int]]) -> None:
-        """Let what unpacks an output of an op be in pieces, which unpack it of the op's parts."""
+        """Replace the unpacking of an op's output by pieces, which unpack the op's parts."""
         index = picked_output(user)
         picked = [self.insert(operator.getitem, (part, index), f"{part.name}_{index}", user) for part in parts]
         self.pieces[user] = Pieces(dim, picked, bounds)
 
     def follow(self, node: fx.Node) -> bool:
-        """Take a view of each piece of a value, or each of several views; True if possible, at no cost then."""
+        """Replace a view of a value in pieces by views of the pieces, which cost nothing; True if possible."""
         source = node.args[0] if node.args else None
         found = self.pieces.get(source) if isinstance(source, fx.Node) else None
         if found is None or found.dim == SUM or node.kwargs or node.target is operator.getitem:
@@ -323,7 +324,7 @@ class PieceTable:
             dim, ends, args = view
             bounds.append(ends)
             try:
-                # A view that is legal of the whole may not be of a part, whose strides differ.
+                # A view that is legal for the whole may be illegal for a part, whose strides differ.
                 made.append(self.insert(node.target, (part, *args), f"{node.name}_part{number}", node))
             except (RuntimeError, ValueError):
                 return False
@@ -352,13 +353,12 @@ class PieceTable:
         return overlaps[0] if len(overlaps) == 1 else self._joined(overlaps, dim, node, where)
 
     def _joined(self, parts: Sequence[fx.Node], dim: int, like: fx.Node, suffix: str) -> fx.Node:
-        """The sum of the parts, or they side by side in the memory layout of the value that they are parts of."""
+        """The sum of the parts, or their concatenation in the memory layout of the whole value."""
         if dim == SUM:
             return reduce(lambda sum, part: self.insert(aten.add.Tensor, (sum, part), f"{like.name}_sum", like), parts)
         name, strides = f"{like.name}_{suffix}", like.meta["val"].stride()
         order = sorted(range(len(strides)), key=lambda place: (-strides[place], place))
-        # cat need not keep a permuted layout; turned before and back after, the whole has the strides that later views
-        # rely on.
+        # cat may not keep a permuted layout; permuting before and back after gives the strides that later views need.
         if order == sorted(order):
             return self.insert(aten.cat.default, (list(parts), dim), name, like)
         turned = [self.insert(aten.permute.default, (part, order), f"{part.name}_turned", like) for part in parts]
@@ -370,7 +370,7 @@ class PieceTable:
 def call_like(
     graph: fx.Graph, target: Any, args: tuple[Any, ...], like: Mapping[str, Any], name: str = "", kwargs: Any = None
 ) -> fx.Node:
-    """A new call, with its stand-in, that belongs where another one does, whose meta is given."""
+    """A new call, with its stand-in, and otherwise the meta of the call that it resembles."""
     node = graph.create_node("call_function", target, args, dict(kwargs or {}), name or None)
     node.meta = {key: entry for key, entry in like.items() if key not in ("val", "tensor_meta", "desc")}
     node.meta["val"] = stand_in(node)
@@ -378,7 +378,7 @@ def call_like(
 
 
 def stand_in(node: fx.Node) -> Any:
-    """The result of a call on the stand-ins of its arguments."""
+    """The stand-in result of a call on the stand-ins of its arguments."""
     tensors = [entry.meta["val"] for entry in node.all_input_nodes]
     args, kwargs = stand_ins(node)
     assert callable(node.target)
@@ -391,10 +391,10 @@ def stand_in(node: fx.Node) -> Any:
 def _view_of_piece(
     node: fx.Node, dim: int, ends: tuple[int, int]
 ) -> tuple[int, tuple[int, int], tuple[Any, ...]] | None:
-    """Where the pieces lie in a view: dimension, begin and end of one, and its view's arguments; None if they mix."""
+    """A piece's place in a view: dimension, begin and end, and the arguments of its view; None if pieces mix."""
     source, args, made = node.args[0].meta["val"], node.args[1:], node.meta["val"]  # type: ignore[union-attr]
     if node.target in _RESHAPES:
-        # A piece stays one if the dimensions before it hold as many elements, and its ends fall on whole rows.
+        # A piece stays contiguous if the dimensions before it keep their element count and its ends fall on whole rows.
         before, inner = math.prod(source.shape[:dim]), math.prod(source.shape[dim + 1 :])
         for place in range(made.dim()) if made.numel() else ():
             if math.prod(made.shape[:place]) == before and made.shape[place] > 1:
@@ -406,7 +406,7 @@ def _view_of_piece(
         return None
     if node.target in _DIVIDED and argument(node, "dim") % source.dim() == dim:
         return None
-    # Where a dimension goes is seen by its stride, which no other has.
+    # Each dimension has a unique stride, which shows its place in the view.
     probe = torch.empty_strided(source.shape, [2**32 + place for place in range(source.dim())], device="meta")
     assert callable(node.target)
     made = tree_leaves(node.target(probe, *args))[0]
@@ -425,7 +425,7 @@ _TURNED = operators("""
 alias detach t transpose.int permute unsqueeze squeeze.dim squeeze.dims select.int slice.Tensor split.Tensor
 split_with_sizes unbind.int expand
 """)
-"""Views whose dimensions are those of the tensor, in another order or selected."""
+"""Views that reorder or select the tensor's dimensions."""
 
 
 _SPLIT = re.compile(r"split:(?P<op>[^:\s]+):(?P<axis>[a-z]+\d*):(?P<parts>[2-9]|[1-9]\d+)")
@@ -433,7 +433,7 @@ _SPLIT = re.compile(r"split:(?P<op>[^:\s]+):(?P<axis>[a-z]+\d*):(?P<parts>[2-9]|
 
 @dataclass(frozen=True, order=True)
 class OpSplit:
-    """An op, the axis along which it is cut, one of `patterns_of`, and the number of its parts."""
+    """An op, the axis along which it is cut (one of `patterns_of`), and the number of parts."""
 
     op: str
     axis: str
@@ -444,12 +444,12 @@ class OpSplit:
 
 
 def is_split(rewrite: str) -> bool:
-    """True if the name of a rewrite means the split of one op."""
+    """True if a rewrite's name denotes a split."""
     return rewrite.startswith("split:")
 
 
 def parse_splits(rewrites: Sequence[str]) -> tuple[OpSplit, ...]:
-    """The splits among the names of rewrites, in order; CaptureError if one makes no sense, or an op comes twice."""
+    """The splits among the rewrites, in order; CaptureError for an invalid one, or an op that is split twice."""
     splits: dict[str, OpSplit] = {}
     for rewrite in filter(is_split, rewrites):
         match = _SPLIT.fullmatch(rewrite)
@@ -464,7 +464,7 @@ def parse_splits(rewrites: Sequence[str]) -> tuple[OpSplit, ...]:
 
 
 def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
-    """Cut the named ops, whose parts pass results on to parts that are cut alike; CaptureErrors list an op's axes."""
+    """Split the named ops; parts with matching cuts exchange slices directly. A CaptureError lists an op's axes."""
     wanted = {split.op: split for split in splits}
     nodes = list(graph.nodes)
     missing = sorted(wanted.keys() - {node.name for node in nodes if node.op == "call_function"})
@@ -476,11 +476,11 @@ def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
         table.reader = node
         if node.name in wanted:
             _split(table, node, wanted[node.name])
-        # What unpacks a split op, or views a value in pieces, needs no change.
+        # Unpackings of a split op and views of values in pieces need no change.
         elif node not in table.pieces and not (node.op == "call_function" and table.follow(node)):
             node.args = fx.map_arg(node.args, table.whole)
             node.kwargs = fx.map_arg(dict(node.kwargs), table.whole)
-    # Torch takes attention for an op that draws, and keeps it although nobody reads it.
+    # Torch treats attention as random, and so keeps it even if it has no readers.
     for node in reversed(nodes):
         if (node.name in wanted or node in table.pieces) and not node.users:
             graph.erase_node(node)
@@ -500,7 +500,7 @@ def _split(table: PieceTable, node: fx.Node, split: OpSplit) -> None:
     def read(given: Any, dim: int | None, ends: tuple[int, int]) -> Any:
         return fx.map_arg(given, table.whole if dim is None else lambda node: table.slice(node, dim, *ends))
 
-    # The first parts are longer by one where the dimension does not divide evenly.
+    # If the dimension does not divide evenly, the first parts are longer by one.
     size, longer = divmod(extent, split.parts)
     ranges = tuple(pairwise(number * size + min(number, longer) for number in range(split.parts + 1)))
     parts = []

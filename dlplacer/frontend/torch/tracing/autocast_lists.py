@@ -1,6 +1,6 @@
-"""The ops that torch.autocast casts on CUDA, while a step is traced on the CPU, whose lists are others.
+"""Autocast with CUDA's lists of ops while a step is traced on the CPU, which has other lists.
 
-Adapter to private APIs of torch 2.11 to 2.13: the dispatch key of autocast on CPUs, and the header with its lists.
+Adapter to private APIs of torch 2.11 to 2.13: the autocast dispatch key of CPUs, and the header with the lists.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _NORMS = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.Sca
 
 @functools.cache
 def lists() -> dict[str, frozenset[str]]:
-    """Torch's name of a policy → the ops under it on CUDA, as its header has them."""
+    """Torch's name of a policy → its ops on CUDA, read from torch's header."""
     if not _HEADER.is_file():
         raise CaptureError(f"{_HEADER}, which lists the ops of autocast on CUDA, is missing; install torch by pip")
     found = {"FP32_APPEND_DTYPE": frozenset(_NORMS)}
@@ -41,11 +41,11 @@ _KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
 @contextlib.contextmanager
 def cuda_lists() -> Iterator[None]:
-    """While it lasts, torch.autocast on the CPU casts as it does on CUDA."""
+    """Make torch.autocast on the CPU cast like on CUDA within the context."""
     library: Any = torch.library.Library("aten", "IMPL", "AutocastCPU")  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
-            # Torch warns that kernels are replaced, which is meant.
+            # Torch warns that kernels are replaced, which is intended.
             warnings.simplefilter("ignore")
             for name, kernel in _kernels():
                 library.impl(name, kernel)
@@ -55,7 +55,7 @@ def cuda_lists() -> Iterator[None]:
 
 
 def _kernels() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Op → its kernel for autocast, for all ops with another one than on the CPU."""
+    """Op → its autocast kernel, for all ops whose kernel differs from the CPU's."""
 
     def widest(args: Any) -> torch.dtype:
         cast = {leaf.dtype for leaf in pytree.tree_leaves(args) if _is_cast(leaf)}
@@ -75,7 +75,7 @@ def _kernels() -> Iterator[tuple[str, Callable[..., Any]]]:
     }
     for policy, dtype_for in dtypes.items():
         for name in policies[policy]:
-            # The CPU's own kernel keeps the casts of weights, which are then cast once.
+            # The CPU's own kernel caches the casts of weights, so each is cast once.
             if policy != "LOWER_PRECISION_FP" or not _is_cast_on_cpu(name):
                 yield name, _cast_to(next(iter(operators(name))), dtype_for)
     for name, other in {**{name: name for name in policies["FP32_SET_OPT_DTYPE"]}, **_NORMS}.items():
@@ -97,7 +97,7 @@ def _is_cast(value: Any) -> bool:
 
 
 def _cast_to(operator: Any, dtype_for: Callable[[Any], torch.dtype]) -> Callable[..., Any]:
-    """The operator on arguments that are cast."""
+    """A function that casts the arguments and calls the operator."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_KEY):
@@ -109,7 +109,7 @@ def _cast_to(operator: Any, dtype_for: Callable[[Any], torch.dtype]) -> Callable
 
 
 def _with_float32_result(operator: Any, other: Any) -> Callable[..., Any]:
-    """An operator that computes in float32 and says so by ``dtype``, unless the caller chose one."""
+    """A function that passes ``dtype=float32`` to the operator, unless the caller chose a dtype."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_KEY):

@@ -1,6 +1,6 @@
-"""The adapter to torch's private tracing APIs: a step module → its ATen graph, forward and backward joined.
+"""The adapter to torch's private tracing APIs: a step module → its joint ATen graph of forward and backward.
 
-Known to work with torch 2.11 to 2.13; a golden test holds what it relies on.
+It works with torch 2.11 to 2.13; a golden test checks the behaviour that it relies on.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _LEVELS = ("debug", "info", "warning", "warn", "error", "exception", "critical",
 class Slot:
     """The meaning of an input or output of the traced graph.
 
-    Inputs are of role ``parameter``, ``buffer``, ``input`` or ``tangent``, outputs ``output``, ``gradient`` or
+    An input's role is ``parameter``, ``buffer``, ``input`` or ``tangent``, an output's ``output``, ``gradient`` or
     ``mutation``. Parameters and buffers have a `name`, the others a `position` among the flat inputs or outputs.
     """
 
@@ -46,8 +46,8 @@ class Slot:
 class Traced:
     """An ATen graph with the meaning of its inputs and outputs; `output_spec` rebuilds the nested outputs.
 
-    `side_effects`: modules whose forward sets attributes; the graph does not. `numbers_read`: lines of code that read a
-    number out of a tensor; the graph has what it was.
+    `side_effects`: modules whose forward sets attributes, which the graph does not. `numbers_read`: lines of code that
+    read a number from a tensor; the graph has its value at capture.
     """
 
     module: fx.GraphModule
@@ -64,7 +64,7 @@ class Traced:
 
     @property
     def constants(self) -> dict[int, Any]:
-        """Position among the outputs → returned value that is no tensor of the graph: a number, a text, None."""
+        """Position among the outputs → returned value that is not a tensor of the graph: a number, a text, None."""
         held = ((entry, slot) for entry, slot in self._returned() if not isinstance(entry, fx.Node))
         return {slot.position: entry for entry, slot in held if slot.role == "output"}
 
@@ -76,19 +76,19 @@ class Traced:
 
 
 def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], fuses_lstms: bool = False) -> Traced:
-    """The ATen graph of ``step(*args)``, where all tensors are stand-ins of one fake tensor mode.
+    """The ATen graph of ``step(*args)``; all tensors are stand-ins of one fake tensor mode.
 
-    Torch's caches are cleared first: they change which results of an op count as one tensor, and so the graph. An LSTM
-    is traced as matrix products, since the one kernel that torch has for it on CPUs exists nowhere else; `fuses_lstms`
-    traces that kernel. `input_names` are for messages: a CaptureError names the line of the user's model.
+    Torch's caches are cleared first: they decide which results of an op count as one tensor, and so change the graph.
+    An LSTM is traced as matrix products, because torch's fused kernel exists only on CPUs; `fuses_lstms` traces that
+    kernel. `input_names` are for messages: a CaptureError names the line of the user's model.
     """
-    # Dynamo's capture comes before the joint export: with torch.export in its place the backward region is lost
-    # (pytorch#163609); with nothing, the module stack, and Hugging Face's GPT-2 cannot be traced under fake tensors.
+    # Dynamo captures before the joint export: torch.export in its place loses the backward region (pytorch#163609);
+    # without either, the module stack is lost, and Hugging Face's GPT-2 cannot be traced with fake tensors.
     with quiet() as caught:
         try:
             joint, numbers_read = _joint_graph(step, args, fuses_lstms)
         except CaptureError as error:
-            # A first forward may install what cannot be traced, such as hooks under a lock, or fill a cache.
+            # A first forward may do untraceable work, such as installing hooks under a lock or filling a cache.
             refused = WritesRefused()  # type: ignore[no-untyped-call]
             with contextlib.suppress(Exception), tracing(False), step.mode, refused:
                 inputs, named, targets = args
@@ -110,7 +110,7 @@ def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], f
 
 
 def _joint_graph(step: StepModule, args: tuple[Any, ...], fuses_lstms: bool) -> tuple[Any, tuple[str, ...]]:
-    """The joint graph, and the lines of code that read numbers out of tensors."""
+    """The joint graph, and the lines of code that read numbers from tensors."""
     with tracing(step.trains), contextlib.ExitStack() as stack:
         with own_derivatives_kept():
             captured = dynamo_graph(step, args)
@@ -121,7 +121,7 @@ def _joint_graph(step: StepModule, args: tuple[Any, ...], fuses_lstms: bool) -> 
         from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
         stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(captured.meta["fake_mode"])))
-        # Of an input, a parameter or a buffer no number is known, and the capture fails now.
+        # Inputs, parameters and buffers have no known numbers: reading one makes the capture fail here.
         read = captured.graph.find_nodes(op="call_method", target="item")
         lines = [re.findall(r"^.*[^\s^~].*$", node.meta.get("stack_trace", ""), re.MULTILINE) for node in read]
         numbers = tuple(dict.fromkeys(found[-1].strip() if found else "item()" for found in lines))
@@ -129,7 +129,7 @@ def _joint_graph(step: StepModule, args: tuple[Any, ...], fuses_lstms: bool) -> 
 
 
 def dynamo_graph(step: nn.Module, args: tuple[Any, ...]) -> fx.GraphModule:
-    """The graph of torch functions that ``step(*args)`` calls, as Dynamo captures it under `tracing`."""
+    """Dynamo's graph of the torch functions that ``step(*args)`` calls; needs the context `tracing`."""
     from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 
     captured: fx.GraphModule = dynamo_graph_capture_for_export(step)(*args)
@@ -138,10 +138,10 @@ def dynamo_graph(step: nn.Module, args: tuple[Any, ...]) -> fx.GraphModule:
 
 @contextlib.contextmanager
 def tracing(trains: bool) -> Iterator[None]:
-    """The settings of torch for a trace, whose errors become CaptureErrors."""
+    """Set torch up for a trace, and turn its errors into CaptureErrors."""
     from torch._higher_order_ops.effects import _get_effect, _register_effectful_op
 
-    # Models call these only to inform their users. Libraries add some to all loggers, as transformers' warning_once.
+    # Models call these only to inform users. Libraries add some to all loggers, such as transformers' warning_once.
     methods = [(name, method) for name, method in vars(logging.Logger).items() if callable(method)]
     spoken = {each for name, each in methods if name in _LEVELS or getattr(each, "__module__", "logging") != "logging"}
     patched = {
@@ -154,12 +154,12 @@ def tracing(trains: bool) -> Iterator[None]:
     with (
         torch.set_grad_enabled(trains),
         torch._dynamo.config.patch(patched),
-        # Their validation decides by values, and fits no graph.
+        # Their validation depends on values, so it cannot be traced.
         patch.object(torch.distributions.Distribution, "_validate_args", False),
         real_strides(),
     ):
-        # From torch 2.13 on the joint graph of torch.linalg.inv and the like would have the token that orders its
-        # checks as an input and an output.
+        # Since torch 2.13 the joint graph of ops like torch.linalg.inv would have the token that orders its checks as
+        # an input and an output.
         _register_effectful_op(check, None)
         torch._dynamo.reset()
         FakeTensorMode.cache_clear()
@@ -175,14 +175,14 @@ def tracing(trains: bool) -> Iterator[None]:
 
 
 def module_path(node: fx.Node) -> str | None:
-    """Path of the module that a node comes from, without the step's own prefix; None outside any module."""
-    # A backward node has the stack of its forward node, under another key.
+    """Path of the module that a node comes from, without the step's prefix; None outside all modules."""
+    # A backward node has its forward node's stack under another key.
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     return _path(list(stack.values())[-1][0]) if stack else None
 
 
 def checkpointed_modules(graph: fx.Graph) -> list[str]:
-    """Paths of the modules whose ops torch.utils.checkpoint would compute again in the backward pass."""
+    """Paths of the modules whose ops torch.utils.checkpoint would recompute in the backward pass."""
     inside: dict[Any, list[str]] = {}
     for node in graph.nodes:
         if "recompute" in node.meta and "ac_graph_id" in node.meta and not is_backward(node):
@@ -196,10 +196,10 @@ def is_backward(node: fx.Node) -> bool:
 
 
 def _input_slot(description: Any) -> Slot:
-    # By name: the classes are private to torch.
+    # Compared by name, because the classes are private to torch.
     kind = type(description).__name__
     if kind in ("ParamAOTInput", "BufferAOTInput"):
-        # Names of a loss module stand under ``(loss)``.
+        # Names in a loss module get the prefix ``(loss)``.
         own = description.target.removeprefix("module.")
         own = own if own != description.target else f"({own.replace('.', ').', 1)}"
         return Slot("parameter" if kind == "ParamAOTInput" else "buffer", own)
@@ -247,7 +247,7 @@ def _path(source: str) -> str | None:
 
 
 def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
-    """Paths inside the job's module, and the names of globals but torch's own."""
+    """Changed paths inside the job's module, and changed globals other than torch's."""
     texts = [str(entry.message) for entry in caught if "side effects" in str(entry.message)]
     sources = [re.sub(r"^type\((.*)\)$", r"\1", each) for text in texts for each in re.findall(r'"([^"]+)"', text)]
     inside = [_path(source) or "" for source in sources if source.startswith("L[")]
@@ -258,21 +258,21 @@ def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
 
 
 def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tuple[Any, ...]) -> None:
-    """Let a graph that Dynamo captured read the parameters and buffers of the job by name, however it reaches them.
+    """Make a Dynamo graph read the job's parameters and buffers by name, however the step reaches them.
 
-    Dynamo makes an input of every tensor that the step reaches. Those that are registered become one value each with
-    what the modules themselves read, so that gradients arrive and changes are seen; the others are constants. Refused
-    are numbers that Python draws, and tensors outside the modules that the step would train or changes in place.
+    Dynamo makes an input of every tensor that the step reaches. Each registered one becomes the same value that the
+    modules read, so gradients arrive and changes are seen; the others are constants. It refuses numbers that Python
+    draws, and outside tensors that the step would train or changes in place.
     """
     flatten: Any = captured._dynamo_bytecode_flatten
     read = dict(zip(captured.graph.find_nodes(op="placeholder"), flatten(*args), strict=True))
-    # Dynamo's names for the inputs that are modules' own tensors.
+    # Dynamo's names for inputs that are the modules' own tensors.
     paths = set[str]()
     for full, _ in named_tensors(step):
         *modules, leaf = re.sub(r"[^\w.]", "_", full).split(".")
         owner = "L_self_" + "".join(f"modules_{module}_" for module in modules)
         paths |= {f"{owner}parameters_{leaf}_", f"{owner}buffers_{leaf}_"}
-    # A tied tensor keeps the name by which the modules read it.
+    # A tied tensor keeps the name under which the modules read it.
     own = {step.registered.get(id(value)): node for node, value in read.items() if node.target in paths}
     outside = {}
     for node, value in read.items():
@@ -311,7 +311,7 @@ def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tu
 
 
 def _trained(loss: torch.Tensor) -> set[Any]:
-    """Ids of the leaves that a loss has gradients for, and the autograd functions on the way to them."""
+    """Ids of the leaves that receive gradients from a loss, and the autograd functions on the way to them."""
     functions, found = [loss.grad_fn], set[Any]()
     while functions:
         function = functions.pop()
@@ -323,9 +323,9 @@ def _trained(loss: torch.Tensor) -> set[Any]:
 
 @contextlib.contextmanager
 def own_derivatives_kept() -> Iterator[None]:
-    """Watch Dynamo trace a step, and refuse at its end a transform of torch.func that met a user's autograd.Function.
+    """Refuse a step in which a torch.func transform is applied to a user's autograd.Function.
 
-    The graph would lose the derivative that it defines (pytorch#193279).
+    The graph would lose the function's own derivative (pytorch#193279). CaptureError is raised when the context ends.
     """
     from torch._dynamo.variables.misc import AutogradFunctionVariable
 
@@ -347,11 +347,11 @@ def own_derivatives_kept() -> Iterator[None]:
 
 
 def require_right_derivatives(captured: fx.GraphModule) -> None:
-    """Refuse calls, naming their line, that a graph would train or compute otherwise than plain PyTorch."""
+    """Refuse calls, naming their line, whose values or gradients would differ from plain PyTorch's."""
     for node in captured.graph.nodes:
         name = getattr(node.target, "__name__", "")
         if name == "tag_activation_checkpoint" and node.kwargs.get("use_reentrant"):
-            # Besides the parameters that are read inside.
+            # Parameters that are read inside do not count.
             values = [read.meta.get("example_value") for read in node.all_input_nodes if read.op.startswith("call_")]
             if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in values):
                 raise CaptureError(
@@ -369,7 +369,7 @@ _DRAWS = ("rand", "normal", "bernoulli", "multinomial", "poisson", "dropout")
 
 
 class _TwoSteps(nn.Module):
-    """Two steps in a row: Dynamo keeps the Python state of the first, and changes nothing outside its trace."""
+    """Two consecutive steps: Dynamo keeps the first one's Python state, and changes nothing outside its trace."""
 
     def __init__(self, step: StepModule) -> None:
         super().__init__()
@@ -377,12 +377,12 @@ class _TwoSteps(nn.Module):
 
     def forward(self, *args: Any) -> Any:
         first = self.step(*args)
-        # On a line of its own: the calls of the two are told apart by it.
+        # On a separate line, which distinguishes its calls from the first step's.
         return first, self.step(*args)
 
 
 def require_same_next_step(step: StepModule, args: tuple[Any, ...]) -> None:
-    """Refuse a step that makes other calls, or calls on other values, when it is taken again; names the line."""
+    """Refuse a step that makes other calls, or calls with other values, when repeated; names the line."""
     with quiet(), tracing(step.trains):
         graph = dynamo_graph(_TwoSteps(step), args).graph
     calls: dict[str, list[tuple[fx.Node, int]]] = {}
@@ -398,9 +398,9 @@ def require_same_next_step(step: StepModule, args: tuple[Any, ...]) -> None:
 
 
 def _numbered(graph: fx.Graph) -> list[tuple[fx.Node, int]]:
-    """The calls that depend on inputs, write or draw; equal calls on equal values have equal numbers.
+    """The calls that depend on inputs, write or draw; equal calls with equal values have equal numbers.
 
-    Other calls make the same value in every step, as a mask that the first step keeps for the next.
+    Other calls give the same value in every step, such as a mask that the first step caches.
     """
     written = {read for node in graph.nodes if writes_in_python(node) for read in node.all_input_nodes}
     numbers: dict[Any, int] = {}
@@ -422,7 +422,7 @@ def _numbered(graph: fx.Graph) -> list[tuple[fx.Node, int]]:
 
 
 def _code(node: fx.Node) -> Any:
-    """The kind of a node and the function that it calls; the sub-graph of a higher-order op comes without its names."""
+    """The kind of a node and the function that it calls; a higher-order op's sub-graph is listed without names."""
     if node.op == "placeholder":
         return node.op, node.target
     value = getattr(node.graph.owning_module, str(node.target), None) if node.op == "get_attr" else None

@@ -1,4 +1,4 @@
-"""Kernels of ops by type of device: torch's own, or a portable one; oneDNN's for LSTMs, in place of products."""
+"""Kernels of ops by device type: torch's own or a portable one; and oneDNN's LSTM in place of matrix products."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,13 @@ _ARGUMENTS = 9
 def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
     """The function to call for a captured op on a device: the op itself if torch can run it there."""
     if runs_on(target, device_type):
-        # What calls it as plain PyTorch does depends on more than its arguments.
+        # Its behaviour in plain PyTorch depends on more than its arguments.
         return run_forward if target is LSTM_FORWARD else target
     return PORTABLE.get(target, target)
 
 
 def runs_on(target: Callable[..., Any], device_type: str) -> bool:
-    """True if torch has a kernel for an op on a type of device."""
+    """True if torch has a kernel for an op on a device type."""
     if not isinstance(target, torch._ops.OpOverload):
         return True
     # "Computed" includes kernels registered under alias keys such as CompositeImplicitAutograd, which run anywhere.
@@ -47,7 +47,7 @@ def laid_out(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
 
 
 def require_kernels(executable: Executable, device_type_of: Mapping[str, str]) -> None:
-    """Refuse ops that cannot run where they are placed: `device_type_of` has torch's type of the device of an op."""
+    """Refuse ops that cannot run on their planned device; `device_type_of`: op → torch's type of its device."""
     for code in executable.of_role("call"):
         device_type = device_type_of.get(code.op)
         for instruction in code.instructions:
@@ -61,10 +61,10 @@ def require_kernels(executable: Executable, device_type_of: Mapping[str, str]) -
 def attention(
     query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, **given: Any
 ) -> tuple[Tensor, Tensor]:
-    """The results of the CPU kernel of scaled dot product attention on any device.
+    """The results of the CPU kernel of scaled dot-product attention, on any device.
 
-    They are the output and the logarithm of the sum of exponentials of every row of scores, by CUDA's memory-efficient
-    kernel if that takes these tensors, else by matrix products; `attn_mask` and `scale` may be given, dropout never is.
+    They are the output and the log-sum-exp of every row of scores. CUDA's memory-efficient kernel computes them if it
+    accepts these tensors, otherwise matrix products do. `attn_mask` and `scale` may be given; dropout never is.
     """
     if _is_efficient(query, key, value, is_causal, **given):
         bias = _aligned(given.get("attn_mask"), query, key)
@@ -75,7 +75,7 @@ def attention(
         scores = _scores(query, key, is_causal, **given)
         sums = torch.logsumexp(scores, -1)
         output = torch.matmul(_weights(scores, sums).to(value.dtype), value)
-    # In memory as the query: later views rely on it.
+    # With the query's memory layout, on which later views rely.
     alike = output.shape == query.shape
     return torch.empty_like(query, dtype=output.dtype).copy_(output) if alike else output, sums
 
@@ -83,7 +83,7 @@ def attention(
 def attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, *more: Any, **given: Any
 ) -> tuple[Tensor, ...]:
-    """Gradients of query, key and value, from the scores computed again; the counterpart of `attention`."""
+    """Gradients of query, key and value from recomputed scores; the counterpart of `attention`."""
     _, is_causal = more
     if _is_efficient(query, key, value, is_causal, **given):
         # Only dropout reads the state of the generator.
@@ -99,14 +99,14 @@ def attention_backward(
         rows = (grad * out).to(weights.dtype).sum(-1, keepdim=True)
         grad_scores = (weights * (grad_weights - rows) * _scale(query, given.get("scale"))).to(query.dtype)
         made = torch.matmul(grad_scores, key), torch.matmul(grad_scores.mT, query), grad_value
-    # In memory with the heads of a position side by side, as the CPU kernel leaves gradients.
+    # The heads of a position are adjacent in memory, like the CPU kernel's gradients.
     return tuple(tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in made)
 
 
 def _is_efficient(
     query: Tensor, key: Tensor, value: Tensor, is_causal: bool, attn_mask: Tensor | None = None, **_: Any
 ) -> bool:
-    """True if CUDA's memory-efficient kernel takes these tensors."""
+    """True if CUDA's memory-efficient kernel accepts these tensors."""
     if not query.is_cuda:
         return False
     params = torch.backends.cuda.SDPAParams(query, key, value, attn_mask, 0.0, is_causal, False)
@@ -138,7 +138,7 @@ def _scores(
 
 
 def _weights(scores: Tensor, sums: Tensor) -> Tensor:
-    """Softmax of the scores; 0 in rows that may look nowhere."""
+    """Softmax of the scores; 0 in rows that are fully masked."""
     return torch.exp(scores - sums.unsqueeze(-1)).masked_fill(sums.isneginf().unsqueeze(-1), 0.0)
 
 
@@ -150,7 +150,7 @@ PORTABLE: dict[Callable[..., Any], Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
 }
-"""Captured op that torch can run on CPUs only → the same on every device."""
+"""Captured op that torch can run only on CPUs → an equivalent for every device."""
 
 
 def fuse_lstms(module: fx.GraphModule) -> None:
@@ -159,14 +159,14 @@ def fuse_lstms(module: fx.GraphModule) -> None:
     If any region of the step uses autocast, all LSTMs stay as they are, because autocast decides their dtype.
     """
     for node in module.graph.nodes:
-        # The arguments are device type, dtype, whether it is on, …
+        # The arguments are device type, dtype, enabled, …
         if getattr(node.target, "__name__", "") == "_enter_autocast" and (len(node.args) < 3 or node.args[2]):
             return
     for node in module.graph.find_nodes(op="call_function", target=torch.lstm):
         args = fx.map_arg(node.args, lambda read: read.meta.get("example_value"))
-        # A packed sequence has its lengths in the place of the states.
+        # A packed sequence has its lengths in place of the states.
         if len(args) == _ARGUMENTS and not node.kwargs and isinstance(args[1], (tuple, list)):
-            # The kernel is for float32, and for no projections.
+            # The kernel supports float32 only, and no projections.
             data, states, weights = args[:3]
             floats = all(getattr(each, "dtype", None) is torch.float32 for each in (data, *states, *weights))
             same_width = floats and data.numel() > 0 and states[0].shape[2] == states[1].shape[2]
@@ -178,7 +178,7 @@ def fuse_lstms(module: fx.GraphModule) -> None:
 def lstm(
     data: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *given: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The result of ``torch.lstm``, by the calls that it makes on CPUs (``aten/src/ATen/native/mkldnn/RNN.cpp``)."""
+    """The result of ``torch.lstm``, with the calls of its CPU path (``aten/src/ATen/native/mkldnn/RNN.cpp``)."""
     has_biases, layers, dropout, train, bidirectional, batch_first = given
     directions, per_layer = 1 + bidirectional, 2 + 2 * has_biases
     data = (data.transpose(0, 1) if batch_first else data).contiguous()
@@ -205,15 +205,15 @@ def lstm(
 
 
 def run_forward(*args: Any) -> Any:
-    """The kernel as the autograd engine calls it: without gradients enabled it leaves no workspace for its backward."""
+    """The kernel called with gradients enabled; otherwise it leaves no workspace for its backward."""
     with torch.enable_grad():
         return LSTM_FORWARD(*(entry.detach() if isinstance(entry, Tensor) else entry for entry in args))
 
 
 def set_workspaces(graph: fx.Graph) -> None:
-    """Give workspaces a stand-in of about their size: torch's stand-ins for them are empty.
+    """Give workspaces a stand-in of about their real size: torch's stand-ins for them are empty.
 
-    They keep four gates of the output's size, and padded states: as measured with oneDNN 3.12, within 7 % and pages.
+    They hold four gates of the output's size and padded states; the formula fits oneDNN 3.12 to 7 % and whole pages.
     """
     for node in graph.find_nodes(op="call_function", target=LSTM_FORWARD):
         if node.args[-1]:

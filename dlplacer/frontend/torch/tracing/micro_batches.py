@@ -1,4 +1,4 @@
-"""Parts of a batch; and a traced micro-batch → the whole step: a copy of it for each, with gradients accumulated."""
+"""Parts of a batch; and a traced micro-batch → the whole step: a copy for each part, with accumulated gradients."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +19,9 @@ from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut, co
 
 
 def part_of(job: Job, number: int, cut: BatchCut) -> Job:
-    """The job with one of the equal parts of every input and target that the cut names.
+    """The job with the `number`-th of equal parts of every input and target that is cut.
 
-    A dimension that cannot be cut into equal parts is refused: means over unequal parts are no mean of the batch.
+    A dimension that does not divide into equal parts is refused: the mean over unequal parts is not the batch's mean.
     """
 
     def part(leaf: torch.Tensor, position: int) -> torch.Tensor:
@@ -39,7 +39,7 @@ def part_of(job: Job, number: int, cut: BatchCut) -> Job:
 
 
 def with_leaves(job: Job, changed: Callable[[torch.Tensor, int], torch.Tensor]) -> Job:
-    """The job with other tensors as inputs and targets: ``changed(tensor, position)`` among its flat inputs."""
+    """The job with ``changed(tensor, position)`` in place of each tensor among its flat inputs."""
     leaves, tree = pytree.tree_flatten((job.args, dict(job.kwargs), job.targets))
     made = [changed(leaf, place) if isinstance(leaf, torch.Tensor) else leaf for place, leaf in enumerate(leaves)]
     args, kwargs, targets = pytree.tree_unflatten(made, tree)
@@ -53,12 +53,12 @@ _MEAN_REDUCTION = 1
 
 
 def in_micro_batches(traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> Traced:
-    """The step of a whole batch, made of copies of the traced step of one micro-batch.
+    """The step of a whole batch, built from copies of the traced step of one micro-batch.
 
-    Every copy reads its slice of the inputs and the same parameters; a buffer that a copy changes is read changed by
-    the next, so that batch norm sees one micro-batch after another. The loss joins the copies' losses Lᵢ by shares
-    wᵢ, and a parameter's gradient is Σ wᵢ ∇Lᵢ. The shares are 1 ÷ count for a mean, 1 for a sum, and Dᵢ ÷ Σ D for
-    losses that are means over Dᵢ tokens or weights. `inputs` are the flat inputs of the whole batch.
+    Every copy reads its slice of the inputs and the same parameters. A copy reads buffers as changed by the copy before
+    it, so that batch norm sees one micro-batch after another. The loss joins the copies' losses Lᵢ by shares wᵢ, and a
+    parameter's gradient is Σ wᵢ ∇Lᵢ. The shares are 1 ÷ count for a mean, 1 for a sum, and Dᵢ ÷ Σ D for losses that are
+    means over Dᵢ tokens or weights. `inputs` are the flat inputs of the whole batch.
     """
     made = _Copies(traced, inputs, cut)
     copies = [made.copy(number) for number in range(cut.count)]
@@ -76,11 +76,11 @@ def in_micro_batches(traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> Tr
 
 
 def divisors(traced: Traced) -> Iterator[fx.Node]:
-    """Scalars of a traced micro-batch by which its loss may be a mean: counts of tokens, sums of class weights.
+    """Scalars of a traced micro-batch that may be the divisor of its loss: token counts, sums of class weights.
 
-    They depend on inputs and buffers alone, as does the weight that cross entropy divides by: on its targets.
+    They depend only on inputs and buffers; a cross entropy's divisor only on its targets and class weights.
     """
-    # Values without a parameter, a draw or a tangent → whether they depend on an input.
+    # Values that depend on no parameter, random op or tangent → whether they depend on an input.
     alone: dict[fx.Node, bool] = {}
     for node in traced.module.graph.nodes:
         role = traced.inputs[node.name].role if node.op == "placeholder" else ""
@@ -95,7 +95,7 @@ def divisors(traced: Traced) -> Iterator[fx.Node]:
 
 
 def divisor_value(traced: Traced, node: fx.Node, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The value of one of `divisors`, computed from the tensors given by the names of their placeholders."""
+    """The value of one of `divisors`; `given`: name of a placeholder → its tensor."""
     nodes = traced.module.graph.nodes
     known = {read: given.get(read.name) for read in nodes if read.op == "placeholder"}
     known |= {read: getattr(traced.module, str(read.target)) for read in nodes if read.op == "get_attr"}
@@ -106,11 +106,11 @@ def divisor_value(traced: Traced, node: fx.Node, given: Mapping[str, torch.Tenso
 
 
 def _computed(node: fx.Node, known: dict[fx.Node, Any], call: Callable[..., Any]) -> Any:
-    """A divisor from what is known; ``call(target, args, name, kwargs)`` makes or computes one call."""
+    """A divisor from known values; ``call(target, args, name, kwargs)`` adds or evaluates one call."""
     if node not in known:
         value = partial(_computed, known=known, call=call)
         if _is_counted(node):
-            # The weight of the targets that are not ignored, from targets and class weights alone.
+            # The total weight of targets that are not ignored, from targets and class weights only.
             _, target, weight, _, ignored = fx.map_arg((None, *node.args[0].args[1:5]), value)  # type: ignore[union-attr]
             counts = call(aten.ne.Scalar, (target, ignored), "counted")
             if weight is not None:
@@ -127,9 +127,9 @@ def _computed(node: fx.Node, known: dict[fx.Node, Any], call: Callable[..., Any]
 class _Copies:
     """The graph of all copies: shared nodes first, then copy after copy, then the nodes that join them.
 
-    `shared`: placeholder, constant, or what depends on parameters alone → its node in the new graph. `sliced`:
+    `shared`: placeholder, constant, or value that depends only on parameters → its node in the new graph. `sliced`:
     [micro-batch] → the same with its slices of inputs. `newest`: name of a buffer → its value after the copies made so
-    far. `counts`, `shares`: [micro-batch] → its divisor, and that over the sum of all; empty for means and sums.
+    far. `counts`, `shares`: [micro-batch] → its divisor, and divisor ÷ sum of all; empty for means and sums.
     """
 
     def __init__(self, traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> None:
@@ -143,8 +143,8 @@ class _Copies:
         for node, _ in _slots(traced, "tangent") if cut.joining == MEAN else ():
             divided = self.shared[node], cut.count
             self.shared[node] = self._call(aten.div.Tensor, divided, f"{node.name}_share", meta=_BACKWARD)
-        # Views, casts and norms of parameters are computed once: where several stages read one, it crosses between
-        # them once a step, not once a micro-batch.
+        # Views, casts and norms of parameters are computed once: if several stages read one, it is sent once per step,
+        # not once per micro-batch.
         alone = {node for node, _ in _slots(traced, "parameter")}
         for node in nodes:
             read = node.all_input_nodes
@@ -161,7 +161,7 @@ class _Copies:
                     f"micro-batches are to be weighted by {cut.joining!r}, which this step does not compute from its "
                     "inputs; plan the pipeline again"
                 )
-            # Computed apart from the copies: all are needed before the first backward.
+            # Computed outside the copies, because all are needed before the first backward.
             self.counts = [_computed(named[cut.joining], dict(made), self._call) for made in self.sliced]
             total = self.counts[0]
             for count in self.counts[1:]:
@@ -179,7 +179,7 @@ class _Copies:
         return made
 
     def copy(self, number: int) -> dict[fx.Node, fx.Node]:
-        """Node of the micro-batch → node of this copy of it."""
+        """Node of the traced micro-batch → its node in copy `number`."""
         made = dict(self.sliced[number])
         for node, slot in _slots(self.traced, "buffer"):
             made[node] = self.newest.get(slot.name, made[node])
@@ -195,12 +195,12 @@ class _Copies:
         return made
 
     def joined(self, entry: fx.Node, slot: Slot, copies: Sequence[dict[fx.Node, fx.Node]]) -> fx.Node:
-        """What the step returns in place of an output of one micro-batch."""
+        """The step's output in place of one micro-batch's output."""
         if slot.role == "mutation":
             return self.newest[slot.name]
         if slot.role == "gradient" and _adds_partial_gradients(entry):
-            # Added before they are joined, the gradients of a tied tensor cross between stages once a step, not once a
-            # micro-batch.
+            # Joined over micro-batches before they are added, a tied tensor's gradients are sent once per step, not
+            # once per micro-batch.
             parts = tuple(self.joined(part, slot, copies) for part in entry.all_input_nodes)
             total = self._call(aten.add.Tensor, parts, f"{entry.name}_joined", meta=entry.meta)
             total.meta[ORIGIN] = entry.name
@@ -216,7 +216,7 @@ class _Copies:
         return self._call(aten.div.Tensor, (total, self.cut.count), f"{entry.name}_mean", meta=entry.meta)
 
     def _share_of(self, loss: fx.Node, number: int) -> fx.Node:
-        """The loss of a micro-batch times its share; 0 where its divisor is, as a mean over nothing is not a number."""
+        """The loss of a micro-batch times its share; 0 if its divisor is 0, because a mean over nothing is NaN."""
         if not self.shares:
             return loss
         is_empty = self._call(aten.eq.Scalar, (self.counts[number], 0), f"{loss.name}_empty", meta=loss.meta)
@@ -232,14 +232,14 @@ class _Copies:
 
 
 def _adds_partial_gradients(node: fx.Node) -> bool:
-    """True if autograd adds two gradients here, of one parameter that several modules read."""
+    """True if the node adds two gradients of one parameter that several modules read."""
     if node.target is not aten.add.Tensor or len(node.all_input_nodes) != 2 or node.kwargs or not is_backward(node):
         return False
     return len({str(part.meta.get("fwd_nn_module_stack")) for part in node.all_input_nodes}) > 1
 
 
 def _is_counted(node: fx.Node) -> bool:
-    """True if this is the weight by which a cross entropy divides its sum."""
+    """True if this is the weight that a cross entropy divides its sum by."""
     source = node.args[0] if node.args else None
     if not isinstance(source, fx.Node) or source.target not in _COUNTING:
         return False

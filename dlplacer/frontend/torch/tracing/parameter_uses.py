@@ -1,4 +1,4 @@
-"""One step on stand-ins under the real autograd engine: when gradients are finished, and which calls use parameters."""
+"""One step on stand-ins with the real autograd engine: the order of gradients, and the calls that use parameters."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,13 +18,13 @@ from dlplacer.frontend.torch.tracing.stand_in import undisturbed
 from dlplacer.frontend.torch.tracing.step_module import fake_step, named_tensors
 
 _DESCRIBE = ("__get__", "size", "stride", "dim", "ndimension", "numel", "is_floating_point", "is_contiguous")
-"""What asks a tensor for its description: sharded parameters answer that too."""
+"""Functions that only query a tensor's metadata, which sharded parameters also support."""
 
 
 def parameter_uses(job: Job) -> ParameterUses:
-    """The uses of a module's parameters in its training step, found without allocating tensors.
+    """The uses of the parameters in a job's training step, found without allocating tensors.
 
-    Torch's autograd engine orders its work by the graph alone, so the order of the gradients is that of a real step.
+    Torch's autograd engine orders its work by the graph alone, so gradients are complete in the order of a real step.
     """
     if job.mode != "train":
         raise CaptureError("a job of mode 'infer' has no gradients; use mode='train'")
@@ -44,7 +44,7 @@ def parameter_uses(job: Job) -> ParameterUses:
             raise CaptureError(explanation(error)) from error
         found = ((name, watch.holder(name, parameter)) for name, parameter in parameters.items())
         holders = {name: holder for name, holder in found if holder is not None}
-    # A parameter finished twice, as under nested backward passes, counts when it is finished for good.
+    # If a gradient is accumulated twice, for example in nested backward passes, its last time counts.
     order = tuple(reversed(dict.fromkeys(reversed(ready))))
     unused = tuple(name for name in trained if name not in order)
     calls = tuple(path for path in dict.fromkeys(watch.order) if path in holders.values())
@@ -52,7 +52,7 @@ def parameter_uses(job: Job) -> ParameterUses:
 
 
 class _Watch(TorchFunctionMode):
-    """Notes the calls of a module's submodules, and the parameters that every torch function within them reads."""
+    """Records the calls of a module's submodules, and the parameters that each torch function in them reads."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class _Watch(TorchFunctionMode):
         self.readers: dict[str, list[str]] = {}
 
     def holder(self, name: str, parameter: nn.Parameter) -> str | None:
-        """The innermost module that owns the parameter and within whose one call all its uses are."""
+        """The innermost module that owns the parameter and is called once, with all uses inside that call."""
         if name not in self.readers:
             return ""
         for path in reversed(self.readers[name]):
@@ -73,7 +73,7 @@ class _Watch(TorchFunctionMode):
 
     @contextmanager
     def calls(self) -> Iterator[None]:
-        """While this is open, every call is noted."""
+        """Record every module call within the context."""
         with ExitStack() as stack:
             for path, module in self.modules.items():
                 stack.callback(module.register_forward_pre_hook(partial(self._enter, path)).remove)

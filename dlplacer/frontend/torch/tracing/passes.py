@@ -1,4 +1,4 @@
-"""Rewrites of the traced ATen graph before it becomes a dataflow graph. A graph records their names for apply."""
+"""Rewrites of the traced ATen graph before it becomes a dataflow graph, which records their names for apply."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -23,21 +23,21 @@ _FEWEST = 4
 
 
 def join_gradients(graph: fx.Graph) -> None:
-    """Make a sum of products one product: Σ XₜᵀYₜ is XᵀY of all rows, in the order in which they are computed.
+    """Replace a sum of products by one product: Σ XₜᵀYₜ = XᵀY of all rows, in the order of their computation.
 
-    The weight of a layer that is called step by step has such a sum as its gradient, and writing and adding products as
-    large as the weight takes longer than the arithmetic. With them the sums of the same rows are joined, the gradients
-    of biases. Elements are added in another order, which changes the rounding. Sums of fewer than four stay: those are
-    rather branches that share a weight, which may run on devices of their own. Nothing here depends on the batch.
+    The weight gradient of a layer that is called step by step is such a sum; writing and adding products as large as
+    the weight takes longer than the arithmetic. Sums of the same rows, the bias gradients, are joined too. Another
+    order of additions changes the rounding. Sums of fewer than four terms stay: they are probably branches that share a
+    weight and may run on separate devices. The result does not depend on the batch.
     """
     drop_sums_of_one(graph)
-    # Matrices → the node in which their rows lie together.
+    # Matrices → the node of their concatenated rows.
     rows: dict[tuple[Any, ...], fx.Node] = {}
 
     def together(parts: Sequence[fx.Node], like: fx.Node) -> fx.Node:
         key = tuple(map(_matrix, parts))
         if key not in rows:
-            # As soon as the last of them is available.
+            # Insert it as soon as the last of them is available.
             with graph.inserting_after(max(parts)):
                 rows[key] = call_like(graph, aten.cat.default, (list(parts),), like.meta)
         return rows[key]
@@ -60,14 +60,14 @@ def join_gradients(graph: fx.Graph) -> None:
         return node
 
     sums = _sums_of(graph)
-    # Rows of products first: a sum of rows is only joined where its rows lie together already.
+    # Products first: a sum of rows is joined only if its rows are already concatenated.
     for target in (aten.mm.default, aten.sum.dim_IntList):
         _join_terms(graph, sums, partial(_form, target=target), join)
     graph.eliminate_dead_code()
 
 
 def _chain(leaf: fx.Node) -> list[Any]:
-    """A summand as its views that nothing else reads, and the call behind them."""
+    """A summand's views that have no other reader, and the call behind them."""
     chain: list[Any] = [leaf]
     while chain[-1].target in _VIEWS and len(chain[-1].users) == 1:
         chain.append(chain[-1].all_input_nodes[0])
@@ -75,13 +75,13 @@ def _chain(leaf: fx.Node) -> list[Any]:
 
 
 def _rows_of(call: Any) -> Any:
-    """X of a product XᵀY or of a sum of the rows of X; Xᵀ and Y are one node where a transpose is squared."""
+    """X of a product XᵀY or of a sum of X's rows; Xᵀ and Y are the same node if a transpose is squared."""
     first = call.args[0]
     return first.all_input_nodes[0] if call.target is aten.mm.default else first
 
 
 def _form(leaf: fx.Node, target: Any) -> Any:
-    """Equal for products, or for sums of rows, that can be put together; None for other terms."""
+    """A key that is equal for products, or sums of rows, that can be joined; None for other terms."""
     *views, call = _chain(leaf)
     if call.target is not target or call.kwargs or len(call.users) != 1:
         return None
@@ -93,18 +93,18 @@ def _form(leaf: fx.Node, target: Any) -> Any:
 
 
 def _matrix(node: fx.Node) -> tuple[Any, ...]:
-    """Equal for the same matrix: a tensor is often viewed alike once for each of its readers."""
+    """A key that is equal for the same matrix: a tensor often has an equal view for each of its readers."""
     source = node.all_input_nodes[0] if node.target is aten.view.default else node
     return source, *node.meta["val"].shape
 
 
 def stack_gradients(graph: fx.Graph) -> None:
-    """Make the gradients of all slices of a dimension one stack, or one concatenation.
+    """Replace the sum of the gradients of all slices of a dimension by one stack or concatenation.
 
-    If a model reads ``x[:, 0]``, ``x[:, 1]`` and so on, as attention or a hand-made recurrent layer does, each gradient
-    is put into zeros of the size of x, and these are added: for n slices 2n - 1 ops as large as all of x. Elements stay
-    the same, but for the sign of zeros, and for the order of summation where x is read as a whole more than once
-    besides. Slices that overlap or leave a place out are added as before.
+    If a model reads ``x[:, 0]``, ``x[:, 1]`` and so on, like attention or a hand-written recurrent layer, each gradient
+    is written into zeros of x's size, and these are added: n slices take 2n - 1 ops of x's size. Elements stay the
+    same, except for the sign of zeros, and for the order of summation if x is also read as a whole more than once.
+    Slices that overlap or leave gaps are added as before.
     """
 
     def form(term: fx.Node) -> Any:
@@ -118,7 +118,7 @@ def stack_gradients(graph: fx.Graph) -> None:
         bounds = (term.args[3:] if term.args[4:] else (term.args[3] % size, term.args[3] % size + 1) for term in terms)
         ranges = sorted((*slice(*each).indices(size), number) for number, each in enumerate(bounds))
         begins, ends, steps, numbers = zip(*ranges, strict=True)
-        # They follow each other from the first place to the last.
+        # The slices must cover the dimension without gaps or overlaps.
         if (*begins, size) != (0, *ends) or {*steps} != {1}:
             return None
         parts = [terms[number].args[0] for number in numbers]
@@ -132,13 +132,13 @@ _SLICED: dict[Any, Any] = {
     aten.select_backward.default: aten.stack.default,
     aten.slice_backward.default: aten.cat.default,
 }
-"""Gradient of a place or a range of a dimension → what joins those of all places."""
+"""Gradient op of an index or a range of a dimension → the op that joins the gradients of all."""
 
 
 def drop_sums_of_one(graph: fx.Graph) -> None:
-    """Leave out sums over a kept dimension of one element, which autograd makes where nothing was broadcast.
+    """Remove sums over kept dimensions of size 1, which autograd adds even if nothing was broadcast.
 
-    A model's own sum stays: it is a copy, which does not change when the parameter or buffer that it read changes.
+    A model's own sum stays: it is a copy, which does not change with the parameter or buffer that it read.
     """
     for node in filter(is_backward, graph.find_nodes(op="call_function", target=aten.sum.dim_IntList)):
         source, dims = node.args[0], node.args[1]
@@ -150,7 +150,7 @@ def drop_sums_of_one(graph: fx.Graph) -> None:
 
 
 def _sums_of(graph: fx.Graph) -> list[fx.Node]:
-    """The additions of two tensors of one shape and dtype that are no summand of another."""
+    """The additions of two tensors of one shape and dtype that are not terms of another such sum."""
     return [
         node
         for node in graph.nodes
@@ -164,7 +164,7 @@ def _join_terms(
     form: Callable[[fx.Node], Any],
     join: Callable[[fx.Node, Sequence[fx.Node]], fx.Node | None],
 ) -> None:
-    """Replace the terms of each sum that have one form by what ``join(sum, terms)`` makes of them, if anything."""
+    """Replace each sum's terms of equal form by ``join(sum, terms)``, unless that is None."""
     for total in sums:
         groups: dict[str, list[fx.Node]] = {}
         terms, open_nodes = [], list(reversed(total.all_input_nodes))
@@ -188,7 +188,7 @@ def _join_terms(
 
 
 def _is_addition(node: fx.Node) -> bool:
-    """True if it adds two different tensors of one shape and dtype."""
+    """True if a node adds two different tensors of one shape and dtype."""
     if node.target is not aten.add.Tensor or node.kwargs or len(node.all_input_nodes) != 2:
         return False
     values = [read.meta["val"] for read in (*node.all_input_nodes, node)]
@@ -196,21 +196,21 @@ def _is_addition(node: fx.Node) -> bool:
 
 
 def drop_detach(graph: fx.Graph) -> None:
-    """Let readers of a detached tensor read the tensor itself: the step's gradients are explicit by now."""
+    """Make readers of a detached tensor read the tensor itself: the traced gradients are already explicit."""
     for node in graph.find_nodes(op="call_function", target=aten.detach.default):
         node.replace_all_uses_with(node.args[0])
         graph.erase_node(node)
 
 
 def split_convolution_backward(graph: fx.Graph) -> None:
-    """Make a convolution's input gradient one op and its weight and bias gradients another.
+    """Split a convolution's backward into one op for the input gradient and one for weight and bias gradients.
 
-    The weight gradient leaves the critical path that way; together they cost what the whole op costs. The backward of a
-    matrix product is two products in ATen already.
+    This takes the weight gradient off the critical path; both together cost as much as the whole op. The backward of a
+    matrix product is already two products in ATen.
     """
     for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
         mask = node.args[-1]
-        # The first convolution of a model needs no input gradient, a frozen one no weight gradient: one op already.
+        # A model's first convolution has no input gradient, a frozen one no weight gradient: they are one op already.
         if not mask[0] or not (mask[1] or mask[2]):
             continue
         parts = {"input": [True, False, False], "weight": [False, mask[1], mask[2]]}
@@ -229,9 +229,9 @@ def split_convolution_backward(graph: fx.Graph) -> None:
 
 
 def copy_given_gradients(traced: Traced) -> None:
-    """Let gradients that are parameters, buffers or inputs of the step, or views of them, be copies of these.
+    """Copy gradients that are parameters, buffers, inputs or constants of the step, or views of them.
 
-    A function of the user's may return what it saved as a gradient, to which later steps add in place.
+    A user's function may return a saved tensor as a gradient, and later steps add to gradients in place.
     """
     graph = traced.module.graph
     output = graph.output_node()
@@ -255,14 +255,14 @@ PASSES: dict[str, Callable[[fx.Graph], None]] = {
     "join-gradients": join_gradients,
     "stack-gradients": stack_gradients,
 }
-"""Name → pass, in the order in which they are applied."""
+"""Name → pass, in the order of application."""
 
 EVERY_STEP = (*PASSES, FUSED_LSTM, CUDA_AUTOCAST)
 """Rewrites that fit a step in either mode and of any shape."""
 
 
 def require_known(names: Sequence[str]) -> None:
-    """Refuse names that are not of a pass, of a split or of micro-batches."""
+    """Refuse names that denote no pass, split or micro-batches."""
     for name in names:
         if name not in EVERY_STEP and not is_split(name) and not is_micro_batch_rewrite(name):
             raise CaptureError(

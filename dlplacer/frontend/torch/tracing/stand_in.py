@@ -1,4 +1,4 @@
-"""What a step is traced on: stand-ins for tensors, on the CPU without data, and torch without the caller's modes."""
+"""The environment of a trace: data-free CPU stand-ins for tensors, and torch without the caller's modes."""
 
 import contextlib
 import functools
@@ -27,25 +27,25 @@ _CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, deque, set)
 _HOLDERS = ("types", "collections", "argparse")
 
 TRACED_ON = torch.device("cpu")
-"""Where stand-ins of tensors live while a step is traced, whatever device it will run on."""
+"""The device of stand-ins during a trace, whichever device the step will run on."""
 # Fake tensors on a GPU end the process: without a GPU, a wheel aborts in the first backward ("terminate called after
 # throwing an instance of 'c10::Error'"), which no handler can catch.
 
 
 def fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    """The stand-in of a tensor that is real, on the meta device, or a stand-in of another mode."""
+    """The stand-in of a tensor, which is real, on the meta device, or a stand-in of another mode."""
     with mode:
-        # With the strides of the tensor: which views are legal, and which kernels are traced, depends on them.
+        # It has the tensor's strides, because legal views and traced kernels depend on them.
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=TRACED_ON)
 
 
 @contextlib.contextmanager
 def stood_in(roots: Iterable[Any], stand_ins: Mapping[int, torch.Tensor]) -> Iterator[None]:
-    """Have everything that is reached from modules and functions hold stand-ins, and give it back as it was.
+    """Replace the tensors reached from modules and functions by stand-ins, and restore everything at the end.
 
-    A capture runs on the user's own objects, as closures, hooks and weak references lead to no copy of them. Changes of
-    attributes, containers and variables are undone. Tensors without a stand-in are constants of the step, whose values
-    decide the traced code; one without data is zero.
+    A capture runs on the user's own objects, because closures, hooks and weak references would not refer to copies.
+    Changes of attributes, containers and variables are undone. Tensors without a stand-in are constants of the step,
+    whose values decide the traced code; one without data counts as zeros.
     """
     undo: list[Callable[[], None]] = []
     seen: dict[int, Any] = {}
@@ -63,7 +63,7 @@ def stood_in(roots: Iterable[Any], stand_ins: Mapping[int, torch.Tensor]) -> Ite
 
 
 def _entered(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Callable[[], None]]) -> list[Any]:
-    """The values that a value refers to; from now on it holds stand-ins in place of tensors."""
+    """The values that a value refers to; its tensors are replaced by stand-ins."""
     if isinstance(value, types.FunctionType):
         return [] if is_installed(value.__module__ or "") else _variables(value, undo)
     if isinstance(value, types.MethodType):
@@ -77,7 +77,7 @@ def _entered(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Calla
     if isinstance(value, _CONTAINERS):
         return _filled_container(value, stand_ins, undo)
     kind = type(value)
-    # Classes of the user and plain holders, but none of installed packages.
+    # Enter the user's classes and plain holders, but no classes of installed packages.
     theirs = kind.__module__ in sys.stdlib_module_names or is_installed(kind.__module__)
     if theirs and kind.__module__ not in _HOLDERS and not isinstance(value, nn.Module):
         return []
@@ -93,14 +93,14 @@ def _entered(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Calla
 
 @functools.cache
 def is_installed(module: str) -> bool:
-    """True if a module belongs to an installed package or to Python, whose registries are no state of the user's."""
+    """True if a module belongs to an installed package or to Python; their registries are not the user's state."""
     path = PurePath(getattr(sys.modules.get(module), "__file__", None) or "")
     named = any(name in path.parts for name in ("site-packages", "dist-packages"))
     return named or path.is_relative_to(sysconfig.get_path("stdlib"))
 
 
 def _variables(function: types.FunctionType, undo: list[Callable[[], None]]) -> list[Any]:
-    """The variables of a closure, the defaults and the globals that a function reads."""
+    """The closure variables, defaults and globals that a function reads."""
     space = function.__globals__
     used = {name: space[name] for name in function.__code__.co_names if name in space}
     undo.append(functools.partial(space.update, used))
@@ -115,7 +115,7 @@ def _variables(function: types.FunctionType, undo: list[Callable[[], None]]) -> 
 
 
 def _filled_container(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Callable[[], None]]) -> list[Any]:
-    # By the methods of the builtin class: a subclass may do more in its own.
+    # Use the builtin class's methods: a subclass's own may have side effects.
     base = next(kind for kind in _CONTAINERS if isinstance(value, kind))
     before = list(base.items(value)) if issubclass(base, dict) else list(value)
 
@@ -143,7 +143,7 @@ def is_empty(value: Any) -> bool:
 
 
 class WritesRefused(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses ops that write to real tensors: those outside the modules have no stand-ins."""
+    """Refuses ops that write to real tensors, which lie outside the modules and have no stand-ins."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for argument, given in zip(func._schema.arguments, args, strict=False):
@@ -161,15 +161,15 @@ log_sigmoid_forward log_sigmoid_backward softplus softplus_backward elu elu_back
 hardsigmoid_backward hardswish_backward mse_loss_backward huber_loss_backward smooth_l1_loss_backward
 _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data
 """)
-"""Kernels whose strides torch's shape functions do not foresee, as a sweep over ops and layouts found."""
+"""Kernels whose strides torch's shape functions mispredict, found by a sweep over ops and layouts."""
 
 
 @contextlib.contextmanager
 def real_strides() -> Iterator[None]:
-    """Run each kernel of `MISJUDGED` that is given another layout than the usual one on a few real elements.
+    """Run each kernel of `MISJUDGED` on a few real elements if an input's layout is not contiguous.
 
-    Its stand-in has the strides of that result, in all modes, Dynamo's own included. A kernel that cannot run on few
-    elements, as sizes among its arguments do not fit them, keeps the foreseen ones.
+    The stand-in gets the strides of that result, in all modes including Dynamo's own. If a kernel cannot run on few
+    elements, because size arguments do not fit them, it keeps the predicted strides.
     """
     dispatch = FakeTensorMode.dispatch
 
@@ -194,12 +194,12 @@ def real_strides() -> Iterator[None]:
 
 
 def _orders(func: Callable[..., Any], leaves: list[Any], nesting: Any) -> list[Sequence[int] | None]:
-    """For each result its dimensions from the outermost in memory to the innermost, in a real run on few elements."""
+    """For each result, its dimensions from outermost to innermost in memory, from a real run on few elements."""
     sizes = sorted({size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape if size > 1})
     small = {size: position for position, size in enumerate(sizes, 2)} | {0: 0, 1: 1}
 
     def example(leaf: Any) -> Any:
-        """A tensor of zeros with few elements that lie in the same order; anything else as it is."""
+        """A small tensor of zeros with the same memory order; anything else unchanged."""
         if not isinstance(leaf, torch.Tensor):
             return leaf
         shape = [small[size] for size in leaf.shape]
@@ -207,7 +207,7 @@ def _orders(func: Callable[..., Any], leaves: list[Any], nesting: Any) -> list[S
         return torch.empty_permuted(held, _order(leaf), dtype=leaf.dtype).zero_().expand(shape)
 
     try:
-        # Neither this mode nor any other sees the run.
+        # The run is hidden from all modes.
         with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
             args, kwargs = pytree.tree_unflatten([example(leaf) for leaf in leaves], nesting)
             results = pytree.tree_leaves(func(*args, **kwargs))
@@ -221,7 +221,7 @@ def _order(tensor: torch.Tensor) -> list[int]:
 
 
 def autocast_types() -> tuple[str, ...]:
-    """Torch's types of the devices for which the caller may have switched autocast on: CPUs and this build's GPUs."""
+    """Torch's device types for which the caller may have enabled autocast: the CPU and this build's accelerator."""
     accelerator = torch.accelerator.current_accelerator()
     return (TRACED_ON.type,) if accelerator is None else (TRACED_ON.type, accelerator.type)
 
@@ -230,8 +230,8 @@ def autocast_types() -> tuple[str, ...]:
 def undisturbed() -> Iterator[None]:
     """Switch off the caller's inference mode, autocast and fake tensor mode, and all warnings.
 
-    A traced graph enters and leaves autocast by calls, and would stay in it if it failed in between. Autocast would
-    then keep its casts of weights for ever, and plain training would read old ones: it is restored with its depth.
+    A traced graph enters and leaves autocast by calls; if it fails in between, it stays inside. Autocast would then
+    cache its casts of weights forever, and plain training would read stale ones, so its nesting depth is restored.
     """
     kinds = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in autocast_types()}
     caches, depth = torch.is_autocast_cache_enabled(), torch.autocast_increment_nesting()
@@ -244,7 +244,7 @@ def undisturbed() -> Iterator[None]:
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
         torch.set_autocast_cache_enabled(caches)
-        # A trace that failed inside autocast never left it; the depth at entry says how often it has to be left now.
+        # A trace that failed inside autocast never left it; leave it until the depth at entry is restored.
         left = torch.autocast_decrement_nesting()
         while left >= depth:
             left = torch.autocast_decrement_nesting()
@@ -254,12 +254,11 @@ def undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[list[warnings.WarningMessage]]:
-    """Collect the warnings of torch's tracing, which warns and logs about its own internals."""
+    """Collect the warnings of torch's tracing, and silence its logs; both concern its internals."""
     logger = logging.getLogger("torch")
     level = logger.level
     with warnings.catch_warnings(record=True) as caught:
-        # "always": by default Python shows a warning once per line, and what is collected would depend on what ran
-        # before.
+        # "always": by default Python shows a warning once per line, so the collection would depend on earlier code.
         warnings.simplefilter("always")
         logger.setLevel(logging.CRITICAL)
         try:

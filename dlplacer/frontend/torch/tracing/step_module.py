@@ -1,4 +1,4 @@
-"""The step as one module, for tracing; its tensors by name, and which of them share elements."""
+"""The step as one module, for tracing; its tensors by name, and tensors that share memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,7 +18,7 @@ GLOBAL_BACKWARD_HOOKS: Mapping[str, Mapping[int, Callable[..., Any]]] = {
     "register_module_full_backward_hook": every_module._global_backward_hooks,
     "register_module_full_backward_pre_hook": every_module._global_backward_pre_hooks,
 }
-"""The function that registers it → the hooks that the engine calls for every module."""
+"""Registering function → the hooks that the autograd engine calls for every module."""
 GLOBAL_HOOKS = (
     every_module._global_forward_hooks,
     every_module._global_forward_pre_hooks,
@@ -27,12 +27,12 @@ GLOBAL_HOOKS = (
 
 
 def has_backward_hooks(module: nn.Module) -> bool:
-    """True if the autograd engine calls a hook when it passes the module."""
+    """True if the autograd engine calls a hook of the module."""
     return bool(module._backward_hooks or module._backward_pre_hooks)
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """True if a call of the module calls something besides its forward, or its backward pass does."""
+    """True if the module has forward or backward hooks."""
     return bool(module._forward_hooks or module._forward_pre_hooks) or has_backward_hooks(module)
 
 
@@ -42,15 +42,15 @@ def gradient_hooks(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], Any]]:
 
 
 def accumulation_hooks(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], None]]:
-    """The hooks of ``register_post_accumulate_grad_hook``: each is called with the tensor once it has its gradient."""
+    """The hooks of ``register_post_accumulate_grad_hook``: each is called with the tensor after its gradient is set."""
     return list((getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values())
 
 
 class StepModule(nn.Module):
-    """Calls the job's module and loss; every name starts with ``module.`` or, if the loss is a module, ``loss.``.
+    """Calls the job's module and loss; every name begins with ``module.`` or, if the loss is a module, ``loss.``.
 
-    `registered`: id of a parameter or buffer of the job, or of its stand-in → name of the stand-in here, of fake tensor
-    mode `mode`.
+    `registered`: id of a parameter or buffer of the job, or of its stand-in → name of the stand-in in this module.
+    `mode`: the stand-ins' fake tensor mode.
     """
 
     def __init__(self, job: Job, stand_ins: Mapping[int, torch.Tensor], mode: FakeTensorMode) -> None:
@@ -63,7 +63,7 @@ class StepModule(nn.Module):
         self.autocast = None if job.autocast is None else getattr(torch, job.autocast)
 
     def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...]) -> Any:
-        """The loss as a 1-tuple when training, else the module's output."""
+        """The loss as a 1-tuple in training, else the module's output."""
         with torch.autocast(TRACED_ON.type, dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None):
             if not self.trains:
                 return self.module(*args, **kwargs)
@@ -74,9 +74,9 @@ class StepModule(nn.Module):
 
 @contextmanager
 def fake_step(job: Job) -> Iterator[tuple[StepModule, tuple[Any, ...]]]:
-    """The step and its inputs with stand-ins for all tensors: shapes, dtypes and strides without data.
+    """The step and its inputs, with stand-ins for all tensors: shapes, dtypes and strides without data.
 
-    The modules are the job's own, in its mode; they have their tensors and all else again when the context ends.
+    The modules are the job's own, in its mode; their tensors and all other state are restored when the context ends.
     """
     trains, mode = job.mode == "train", FakeTensorMode(allow_non_fake_inputs=True)
     loss = job.loss if trains else None
@@ -106,13 +106,13 @@ def fake_step(job: Job) -> Iterator[tuple[StepModule, tuple[Any, ...]]]:
 
 def set_training(module: nn.Module, trains: bool) -> None:
     """Switch a module to training or evaluation mode."""
-    # An exported program has its mode for good.
+    # An exported program has a fixed mode.
     with suppress(NotImplementedError):
         module.train(trains)
 
 
 def replaced_tensors(job: Job) -> list[str]:
-    """Names of the buffers and parameters that are other tensors after a forward pass on stand-ins; all if it fails."""
+    """Names of the buffers and parameters that a forward pass on stand-ins replaces; all names if it fails."""
     with fake_step(job) as (step, inputs):
         before = dict(named_tensors(step.module))
         try:
@@ -125,7 +125,7 @@ def replaced_tensors(job: Job) -> list[str]:
 
 
 def job_tensors(job: Job) -> dict[str, torch.Tensor]:
-    """Parameters and buffers of a job's module and, if it is a module, of its loss, under the names of the capture."""
+    """Parameters and buffers of a job's module, and of its loss if that is a module, by their names in the capture."""
     tensors = dict(named_tensors(job.module))
     if isinstance(job.loss, nn.Module):
         tensors.update((f"(loss).{name}", tensor) for name, tensor in named_tensors(job.loss))
@@ -139,9 +139,9 @@ def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def sharing(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> tuple[str, str] | None:
-    """A tensor that a step writes to and another one that lies in the same bytes; None if there are none.
+    """The names of a written tensor and of another tensor in the same bytes; None if there are none.
 
-    One tensor under two names is none: all its readers are known. Columns of one matrix count as lying in all of it.
+    One tensor under two names does not count: all its readers are known. A matrix column counts as its whole extent.
     """
     spans = {name: (place, *extent(tensor)) for name, tensor in tensors.items() if (place := storage_of(tensor))}
     for name in filter(spans.get, dict.fromkeys(written)):
@@ -153,7 +153,7 @@ def sharing(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> tupl
 
 
 def extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte of a tensor in its storage, and the first one after its last; equal for a tensor without elements."""
+    """A tensor's first byte in its storage, and the byte after its last; equal for a tensor without elements."""
     begin = int(tensor.storage_offset()) * tensor.element_size()
     if not tensor.numel():
         return begin, begin
