@@ -135,7 +135,7 @@ def _rival(report: RunReport) -> str | None:
     seconds, how = min(known, default=(report.measured_s, ""))
     if seconds >= report.measured_s:
         return None
-    times = f"{format_seconds(seconds)} per step against {format_seconds(report.measured_s)} of the plan"
+    times = f"{format_seconds(seconds)} per step against {format_seconds(report.measured_s)} for the plan"
     if report.measured_s - seconds <= report.spread * seconds:
         return f"{how} is faster by less than the noise of {100 * report.spread:.0f} %: {times}"
     return f"{how} is {report.measured_s / seconds:.2f}x as fast: {times}"
@@ -167,7 +167,7 @@ def _reason(report: RunReport, devices: int) -> str | None:
     cause = max(losses, key=lambda name: losses[name])
     lost_s = sum(seconds for seconds in losses.values() if seconds > 0)
     best = f"{devices}x" if devices > 1 else "plain PyTorch's speed"
-    return f"most is lost to {_CAUSES[cause]} ({100 * losses[cause] / lost_s:.0f} % of what it misses of {best})"
+    return f"most is lost to {_CAUSES[cause]} ({100 * losses[cause] / lost_s:.0f} % of the shortfall from {best})"
 
 
 _CAUSES = {
@@ -238,7 +238,7 @@ _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
     "eager_all_cores_s": ("plain PyTorch, all cores", format_seconds),
     "runtime_factor": ("runtime factor: placed on one device ÷ plain PyTorch", "{:.3f}x".format),
     "contention_factor": ("contention factor: ops side by side ÷ alone", "{:.3f}x".format),
-    "noise": ("noise: quartiles of plain PyTorch, apart", _percent),
+    "noise": ("noise: interquartile range of plain PyTorch", _percent),
     "host_s": ("host, before and after the devices", format_seconds),
     "left_out": ("not timed", "; ".join),
     "steps": ("steps timed", str),

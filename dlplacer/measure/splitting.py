@@ -268,7 +268,7 @@ def whole_graph(
     captured = step.captured()
     if graph is not None and structure_sha256(graph) != structure_sha256(captured.graph):
         raise InputError(
-            f"the graph with the times is another one: {first_difference(graph, captured.graph)} (first: the given "
+            f"the given graph is not that of this job: {first_difference(graph, captured.graph)} (first: the given "
             "graph; second: this job without splits); profile the job again with the same options"
         )
     whole = captured.graph if graph is None else graph

@@ -303,7 +303,7 @@ def made_baselines(main: PlacedJob, reference: nn.Module, group: OneProcess, com
     device = main.devices.get(home) or next(iter(main.devices.values()))
     try:
         if any(code.random for code in main.placed.captured.executable.codes.values()):
-            found.left_out.append("a comparison of numbers: the step draws random ones")
+            found.left_out.append("a comparison of numbers: the step draws random numbers")
         else:
             found.compared = compare_with_eager(main, reference, device, group)
         second = copy.deepcopy(reference) if compiled else None

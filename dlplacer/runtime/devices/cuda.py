@@ -209,7 +209,7 @@ class CudaDevice(RuntimeDevice):
         if index >= count:
             kind = self.torch_type.upper()
             found = f"{count} {kind} devices" if count else f"no {kind} device"
-            raise InputError(f"device '{whole}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box")
+            raise InputError(f"device '{whole}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another host")
         name = whole if part is None else f"{whole}/{part}"
         product = self._backend.torch.get_device_name(index)
         super().__init__(name, type_of_name(product), torch.device(self.torch_type, index), issuing_thread())

@@ -361,7 +361,7 @@ class RankGroup:
     def ending(self) -> Iterator[None]:
         """A context for calls that all processes make: any error in it except InputError ends the group."""
         if self._failing.locked():
-            raise RunError(f"the run over ranks has failed before on rank {self.rank}; start all ranks again")
+            raise RunError(f"the run over ranks has already failed on rank {self.rank}; start all ranks again")
         try:
             yield
         except InputError:

@@ -131,8 +131,8 @@ class RankModule(PlacedModule):
         now = {code.name for code in captured.executable.of_role("gradient", "update")}
         for name in sorted(before ^ now):
             raise MismatchError(
-                f"{name!r} was {'frozen' if name in before else 'unfrozen or added'} after the plan was applied, which "
-                "exchanges the gradients of other parameters between its replicas; make a plan for this module with "
+                f"{name!r} was {'frozen' if name in before else 'unfrozen or added'} after the plan was applied; the "
+                "plan exchanges other gradients between its replicas: make a plan for this module with "
                 "replicated_plan, and apply it"
             )
         return with_collectives(captured, self.plan)
@@ -252,7 +252,7 @@ def require_replicas(plan: Plan, replicas: int) -> None:
     planned = (plan.graph.capture or {}).get("collectives", {}).get("replicas", 1)
     if planned != replicas:
         raise MismatchError(
-            f"the plan was made for {planned} replicas, and {replicas} are to run; make one with "
+            f"the plan was made for {planned} replicas, but {replicas} are requested; make one with "
             "dlplacer.runtime.distributed.replicated_plan, from the plan of one replica"
         )
 

@@ -55,7 +55,7 @@ from dlplacer.runtime.program.program import (
 class Segment:
     """Consecutive ops of a device, ready to be called; `home` is the device's name in the program.
 
-    Before a call, the device drops the values that it reads `last`, and those it frees unread (`dropped`). Its `marks`
+    Before a call, the device drops the values that it reads `last`, and unread ones to free (`dropped`). Its `marks`
     carry only an order: they are None. A segment without ops only frees; one that `draws` random numbers has one op.
     """
 

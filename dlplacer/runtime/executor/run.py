@@ -147,7 +147,7 @@ class _Issued:
 class CallerOrder:
     """Orders the runs of an executor relative to each other and to the caller's streams.
 
-    A program begins after all work that the caller has enqueued on its own streams, and these streams continue when all
+    A program begins after all work that the caller has enqueued on its own streams. These streams continue when all
     devices are done, as if the program had been enqueued there. So the caller's stream may reuse memory that the caller
     frees, and no device begins the next program before all have ended this one. `turn` is held while a run is issued,
     because runs record the same events.

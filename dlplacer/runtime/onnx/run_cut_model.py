@@ -172,9 +172,8 @@ class Part:
 def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
     """The parts in a valid order of execution; each device's parts keep the planned order.
 
-    A part is the ops of one device and level. An op's level is at least the level of each source, one more than that
-    of a source on another device, and at least that of the previous op on its device. So a part waits only for parts
-    of lower levels.
+    A part is the ops of one device and level. An op's level is the largest of its sources' and of the previous op's on
+    its device; a source on another device counts one more. So a part waits only for parts of lower levels.
 
     Raises MismatchError unless the plan has the file's ops.
     """

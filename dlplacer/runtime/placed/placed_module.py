@@ -267,7 +267,7 @@ class PlacedStep(torch.autograd.Function):
         changed = [name for name, old in variant.versions(state.inputs).items() if old != ctx.versions[name]]
         if changed:
             raise InputError(
-                f"{changed[0]!r} was changed between forward and backward, which read it both; change it after "
+                f"{changed[0]!r} was changed between forward and backward, which both read it; change it after "
                 "backward, as optimizers do"
             )
         # The engine keeps ctx while the loss lives; the activations must be freed earlier.
@@ -285,7 +285,7 @@ _SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
 class PlacedModule(nn.Module):
     """A job's module whose ops run on the devices and in the order of a plan.
 
-    It shares the module's parameters and buffers under their own names, each on its planned device, so optimizers and
+    It shares the module's parameters and buffers under their own names, each on its planned device. So optimizers and
     checkpoints work as with the plain module. In training, a call returns the loss, and ``backward()`` runs the
     backward program; `step` runs forward and backward as one program. In evaluation mode, a call returns the module's
     outputs, with the same placement. `train` and `eval` switch the job's module too.

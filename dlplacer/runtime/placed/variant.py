@@ -68,7 +68,7 @@ def require_unscaled_updates(job: Job) -> None:
     """Raise InputError if the step updates parameters with float16 gradients, which need a GradScaler."""
     if job.autocast == "float16" and job.update is not None:
         raise InputError(
-            "float16 gradients need a GradScaler, which an update inside the step has not; capture without an "
+            "float16 gradients need a GradScaler, which an update inside the step lacks; capture without an "
             "optimizer and use scaler.scale(loss).backward() and scaler.step(optimizer), or autocast to bfloat16"
         )
 
@@ -117,7 +117,7 @@ def require_whole(name: str, tensor: torch.Tensor) -> None:
     """Raise MismatchError if a parameter or buffer was sharded after the plan was applied, for example by FSDP."""
     if hasattr(tensor, "full_tensor"):
         raise MismatchError(
-            f"{name!r} is a piece of a tensor (DTensor) that nobody put together: a placed module calls no sub-module, "
+            f"{name!r} is a piece of a tensor (DTensor) that was not gathered: a placed module calls no sub-module, "
             "so fully_shard on one never gathers it; wrap the placed module alone, fully_shard(placed), or use "
             "DistributedDataParallel(placed) or replicas"
         )
@@ -173,9 +173,8 @@ def order_like(plan: Plan, captured: OpGraph) -> Order:
 def _homes(plan: Plan, captured: OpGraph) -> dict[str, str]:
     """Op of a graph → device, for a graph that shares ops with the plan's.
 
-    An op takes the first device found: that of its colocation group; in the plan, that of the op with its id, of an op
-    made from it, or of the first op with its phase and module; that of its first source; or, without sources, that of
-    its first reader.
+    An op takes the first device found: that of its colocation group; of the plan's op with its id, one made from it,
+    or the first one with its phase and module; of its first source; or, without sources, of its first reader.
     """
     hints: dict[tuple[str | None, str | None], str] = {}
     for op in plan.graph.ops:

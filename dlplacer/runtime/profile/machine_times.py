@@ -177,7 +177,7 @@ def calibrate(
     types = {device.type for device in devices}
     if len(types) != 1:
         raise InputError(
-            f"a calibration file is of one device type; {', '.join(sorted(types))} were given: use one each"
+            f"a calibration file is for one device type; {', '.join(sorted(types))} were given: use one file per type"
         )
     kind, here = devices[0].type, devices[0].torch_device
     versions = {"torch": str(torch.__version__), **kind_of(here).versions(here.index or 0)}

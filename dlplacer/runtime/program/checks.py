@@ -53,8 +53,8 @@ def races(
     """The races in programs that run one after another, one line of text per race.
 
     Raises InternalError unless the programs end, and every op runs once and finds its inputs. The error names the
-    actions at which devices wait for each other, the op whose input is missing, the event recorded too late, or the
-    ops, tensors or copies left over.
+    actions in a deadlock, the op that lacks an input, the event recorded too late, or the ops, tensors or copies left
+    over.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class _Checker:
 
     def _compute(self, device: str, op: str) -> None:
         if op not in self._graph.index or op in self.done:
-            raise self._error(f"op {op!r} " + ("has run already" if op in self.done else "is none of the graph"))
+            raise self._error(f"op {op!r} " + ("has run already" if op in self.done else "is not in the graph"))
         self.done.add(op)
         moment = self._moment(self._computing(device))
         for tensor in {edge.tensor: None for edge in self._graph.edges_into[op]}:
@@ -170,7 +170,7 @@ class _Checker:
         # before this one.
         if action.event not in self._events or not self._events[action.event][0].precedes(thread):
             raise self._error(
-                f"event {action.event!r} is not recorded before, or nothing received here says that it is"
+                f"event {action.event!r} is not recorded before, or nothing received here orders it before"
             )
         line = self._entered((device, action.stream)) if isinstance(action, Wait) else thread
         _merge(line, self._events[action.event][1])

@@ -1,7 +1,7 @@
 """Programs: the actions of every device in order, which print one per line, and the order of issue.
 
-Every device has COMPUTE, SEND, RECV and FREE. For devices with streams, a lowering pass adds the other actions, so that
-the program states the order of streams and the lifetime of their memory."""
+Every device has COMPUTE, SEND, RECV and FREE. For devices with streams, a lowering pass adds the other actions, which
+state the order of streams and the lifetime of their memory."""
 
 import json
 import math
@@ -241,8 +241,8 @@ def lower_stages(graph: OpGraph, stages: Sequence[Order], keep: Iterable[str] = 
     """One program per stage of a step: forward, then backward. They run one after another on the same devices.
 
     A tensor is sent to a device once, right after its producer; it is received right before its first reader there, and
-    freed on each device after its last use there, except those to `keep`. If only a later stage reads a tensor there,
-    it is received at the end of the stage that makes it, and stays on the device between programs.
+    freed on each device after its last use there, except tensors to `keep`. A tensor that only a later stage reads
+    there is received at the end of the stage that makes it, and stays on the device between programs.
     """
     state = _State(graph, stages, frozenset(keep))
     return [Program({device: tuple(state.actions(device, order)) for device in order}) for order in stages]
