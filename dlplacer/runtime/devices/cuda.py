@@ -68,8 +68,8 @@ COMPUTE_STREAM = "compute"
 """Name of the stream on which a device computes."""
 
 COPY_STREAMS, ARRIVAL_STREAMS = 3, 2
-"""Streams of a device for copies to and from other devices. The compute stream, the stream for host copies and the
-caller's stream make 8: GPUs have 8 hardware queues by default, and streams that share a queue block each other."""
+"""Streams of a device for copies to and from other devices. With the compute stream, the stream for host copies and
+the caller's, they are 8: GPUs have 8 hardware queues by default, and streams that share a queue block each other."""
 
 _FROM_HOST = "from host"
 
