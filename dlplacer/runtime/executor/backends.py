@@ -98,7 +98,7 @@ def captured_refusal(code: OpCode) -> str | None:
         if target is getitem:
             continue
         if not isinstance(target, torch._ops.OpOverload):
-            return f"op {code.op!r} is no operator of torch"
+            return f"op {code.op!r} calls a function that is no operator of torch"
         if _HOST_READS.intersection(target.tags):
             return f"op {code.op!r} makes the host wait for numbers ({target})"
     return None
@@ -175,7 +175,7 @@ class _Captured:
         """Capture the segment; True on success."""
         self._captures += 1
         if self._captures > _MOST_CAPTURES:
-            return self._give_up("is not replayed: a tensor that it reads moves")
+            return self._give_up("is not replayed: an input keeps changing its memory")
         self._held = [
             value if value is None or self._stays(position, value) else torch.empty_like(value)
             for position, value in enumerate(given)

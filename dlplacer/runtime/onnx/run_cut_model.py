@@ -387,7 +387,7 @@ def random_inputs(file: OnnxFile, seed: int = 0) -> dict[str, NDArray[Any]]:
 def random_array(name: str, spec: TensorSpec, draw: np.random.Generator | None = None) -> NDArray[Any]:
     """The array of `random_inputs` for one input; InputError if it holds strings or does not fit into memory."""
     if spec.dtype == "string":
-        raise InputError(f"input {name!r} holds texts; give the inputs yourself")
+        raise InputError(f"input {name!r} holds strings; pass the inputs yourself")
     dtype = np.dtype(spec.dtype)
     try:
         if not np.issubdtype(dtype, np.floating):

@@ -135,7 +135,7 @@ class Variants:
                 latest = next((state for state in known if state.holds()), None)
                 if latest is None:
                     latest = ModuleSnapshot(self._roots)
-                    # A replaced sub-module is not kept alive in case it returns.
+                    # A replaced sub-module must not stay alive only because it may return.
                     for key in [key for key in self._found if [*map(id, key[0].modules)] != [*map(id, latest.modules)]]:
                         del self._found[key]
                 self._latest = latest

@@ -208,7 +208,7 @@ def made_by(whole: Captured, op: str, names: Sequence[str], device: RuntimeDevic
 def _filled(
     shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """A tensor of safe values: zeros as indices of any table, 0.5 where divisions and logarithms may follow."""
+    """A tensor of 0.5 for real or complex dtypes, else of 0: safe in divisions and logarithms, or as table indices."""
     strides = torch.empty(shape, device="meta").stride() if strides is None else strides
     real = torch.empty_strided(shape, strides, dtype=dtype, device=device)
     return real.fill_(0.5 if real.is_floating_point() or real.is_complex() else 0)

@@ -141,7 +141,7 @@ class _Checker:
         elif isinstance(action, (Wait, Sync)):
             self._wait(device, action)
         elif (device, action.tensor) not in self._memory:
-            raise self._error("the tensor is not there")
+            raise self._error("the device does not hold the tensor")
         elif isinstance(action, Hold):
             self._memory[device, action.tensor].held.add((device, action.stream))
         elif isinstance(action, Free):
@@ -166,7 +166,7 @@ class _Checker:
 
     def _wait(self, device: str, action: Wait | Sync) -> None:
         thread = self._after[device, _THREAD]
-        # A stream does not wait for an event that is recorded later, so something must order the thread that records it
+        # A stream does not wait for an event that is recorded later, so the recording thread must be ordered
         # before this one.
         if action.event not in self._events or not self._events[action.event][0].precedes(thread):
             raise self._error(
@@ -192,7 +192,7 @@ class _Checker:
             self._read(device, action.tensor, moment)
             self._copies[key] = _Memory(None, moment, [moment])
         elif (action.tensor, action.target) in self._in_flight:
-            raise self._error("the tensor is on its way already")
+            raise self._error("the tensor has been sent already")
         else:
             memory = self._copies.pop(key) if key in self._copies else self._handed_over(device, action)
             clock = dict(self._after[device, _THREAD])
@@ -243,7 +243,7 @@ class _Checker:
             _merge(ended, self._after[self._computing(device)])
         for moment in self._latest.values():
             if not moment.precedes(ended):
-                self.found.append(f"{moment} may still be under way when the program ends")
+                self.found.append(f"{moment} may still be running when the program ends")
             _merge(ended, {moment.line: moment.count})
         for line in {*self._after, *((device, _THREAD) for device in self._program.actions)}:
             self._after[line] = dict(ended)
