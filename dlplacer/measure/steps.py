@@ -277,7 +277,7 @@ class Baselines:
 
 
 def home_of_all(plan: Plan) -> str | None:
-    """The first device of a plan with memory for the whole model; None if there is none."""
+    """The first device of a plan whose memory holds the whole model; None if none does."""
     devices = [device for device in plan.topology.devices if device.id != NETWORK]
     needed_bytes = sum(op.footprint_bytes for op in plan.graph.ops)
     for device in devices:

@@ -111,7 +111,7 @@ def _work(tasks: "queue.SimpleQueue[_Task]") -> None:
 
 
 NamedDevice = str | torch.device
-"""A device of this machine, as a person writes it."""
+"""A device of this machine as a user gives it: a name such as ``cpu:0``, or a torch device."""
 
 Value = torch.Tensor | None
 """A value passed between ops: a tensor, or None on an edge that carries only an order."""

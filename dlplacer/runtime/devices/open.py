@@ -34,7 +34,7 @@ def in_host_memory(devices: Iterable[RuntimeDevice]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DeviceName:
-    """``cpu:1``, ``cuda:0``, ``cuda:0/1`` or ``cuda:0/1?copies=forced``, taken apart."""
+    """A parsed device name: ``cpu:1``, ``cuda:0``, ``cuda:0/1`` or ``cuda:0/1?copies=forced``."""
 
     kind: str
     index: int

@@ -88,7 +88,7 @@ class Ranks:
         return self.networks[self.rank_of(device, 0)]
 
     def devices_of(self, rank: int) -> dict[str, str]:
-        """Device of the plan → device of this machine, for those that a process owns."""
+        """Device of the plan → device of this machine, for the devices of a process."""
         owners = self.owners[self.replica_of(rank)]
         return {name: owner.device for name, owner in owners.items() if owner.rank == rank}
 

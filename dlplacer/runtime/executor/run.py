@@ -76,7 +76,7 @@ class StepState:
 
 
 class AbortedError(Exception):
-    """Another device failed."""
+    """Raised where a device stops because another one failed."""
 
 
 @dataclass
@@ -176,7 +176,7 @@ class CallerOrder:
         return [*(streams.caller_event() for streams in self._gpus), *before]
 
     def end(self) -> None:
-        """On the caller's thread, when all devices have issued their actions."""
+        """On the caller's thread, after all actions are issued: make later work wait for the run's end."""
         ends = [(device, streams, streams.record(COMPUTE_STREAM)) for device, streams in self._streams]
         if not ends:
             return

@@ -364,7 +364,7 @@ class _Lowering:
     number: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
     def lowered(self) -> Program:
-        """The program with every ordering made explicit."""
+        """The program with all stream actions added."""
         given = self.program.actions
         for device, actions in given.items():
             sends = [action for action in actions if isinstance(action, Send)]
