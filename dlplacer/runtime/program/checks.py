@@ -53,8 +53,7 @@ def races(
     """The races in programs that run one after another, one line of text per race.
 
     Raises InternalError unless the programs end, and every op runs once and finds its inputs. The error names the
-    actions in a deadlock, the op that lacks an input, the event recorded too late, or the ops, tensors or copies left
-    over.
+    actions in a deadlock, the op that lacks an input, the event recorded too late, or the remaining ops or tensors.
 
     Parameters
     ----------
