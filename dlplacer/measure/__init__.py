@@ -1,1 +1,1 @@
-"""Predicted against measured."""
+"""Run plans, measure them, and compare the measurements with predictions."""

@@ -1,4 +1,4 @@
-"""A plan's step replayed under costs measured in the same run: ops alone and side by side, links, issue costs."""
+"""Predict a plan's step from costs of the same run: op times alone and side by side, links, issue costs."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -20,11 +20,11 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class Prediction:
-    """The step of the plan of the slowest replica, in seconds.
+    """The predicted step, in seconds; `plan` is that of the slowest replica.
 
-    `alone_s` and `busy_s` are its ops while no other device works, and as the plan has them side by side, a replica's
-    mean; `contention` is what they take while all used devices work ÷ alone. `host_s` passes before the devices start
-    and after they end. `dispatch_s` is an issue of an op by a process that feeds devices; 0 for cores.
+    `alone_s` is the total time of a replica's ops while no other device works, a mean over replicas. `busy_s` is the
+    total in `plan`, with its overlap. `contention` is the total while all used devices work ÷ `alone_s`. `host_s` is
+    the time before the devices start and after they end. `dispatch_s` is the cost of issuing an op; 0 for cores.
     """
 
     plan: Plan
@@ -36,18 +36,18 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts a plan from its devices' own ops, run without their neighbours: alone, and all at the same time.
+    """Predicts a plan from the ops of each device, timed without the plan's transfers: alone, and side by side.
 
-    In a plan an op runs beside others for a share of its time, which the replayed plan itself says: it takes
-    alone + share × (side by side − alone). The times of ops owe nothing to the step that is predicted. Replicas wait
-    for each other at every collective, so the slowest replica counts.
+    In a plan, an op runs beside others for a share of its time: it takes alone + share × (side by side − alone). The
+    replayed plan gives the share. Op times are independent of the predicted step. Replicas wait for each other at every
+    collective, so the slowest replica counts.
 
-    `own`: device of the plan → its own ops, for those of this process; by default made of the placed job.
+    `own`: device of the plan → its own ops, for the devices of this process; by default made from the placed job.
     """
 
     def __init__(self, placed: PlacedJob, group: OneProcess, own: Mapping[str, OwnStep] | None = None) -> None:
         self._placed, self._group = placed, group
-        # What runs is the joint program, whatever step the plan was made for.
+        # The joint program runs, even if the plan was made for another step.
         plan = placed.placed.plan
         self._plan = replace(plan, options=replace(plan.options, step="joint"))
         self._used = used_devices(plan)
@@ -59,15 +59,15 @@ class Predictor:
             for name, device in placed.devices.items()
             if name in self._used
         }
-        # One device at a time is alone, of all processes.
+        # Devices of all processes take turns to run alone.
         everyone = enumerate(group.gathered(list(self._own)))
         self._turns = [(rank, name) for rank, names in everyone for name in names]
-        # Kind of sample → device → ops as recorded, and seconds of a step that was not.
+        # Kind of sample → device → recorded op times, and seconds of an unrecorded step.
         self._samples: dict[str, dict[str, list[tuple[OpTimes, float]]]] = {"alone": {}, "together": {}}
         self._dispatch_s = self._measured_dispatch_s()
 
     def sample(self) -> None:
-        """Time the ops once more, alone and side by side; in turn with the steps of the plan."""
+        """Time the ops once more, alone and side by side; called between steps of the plan."""
         self._placed.placed.zero_grad(set_to_none=True)
         for rank, name in self._turns:
             self._group.gathered(None)
@@ -78,7 +78,7 @@ class Predictor:
             self._take("together", list(self._own))
 
     def predict(self, host_s: float) -> Prediction:
-        """From all samples, and the host's part of recorded steps; the same on all processes."""
+        """The prediction from all samples and the host's share of recorded steps; the same on all processes."""
         own = {kind: self._typical(kind) for kind in self._samples}
         replicas: list[dict[str, dict[str, float]]]
         replicas = [{kind: {} for kind in own} for _ in range(self._group.replicas)]
@@ -98,7 +98,7 @@ class Predictor:
         steps = [self._own[name] for name in names]
         if not steps:
             return
-        # One goes ahead that is not kept, as the step before it has filled the caches.
+        # A first step is discarded, because the previous work has filled the caches.
         for _ in range(2):
             plain = side_by_side(lambda step: step.plain(), steps, keeps_busy=True)
         recorded = side_by_side(lambda step: step.recorded(), steps, keeps_busy=True)
@@ -113,7 +113,7 @@ class Predictor:
         return found
 
     def _settled(self, alone: OpTimes, together: OpTimes) -> Plan:
-        """The plan under the overlap that it has with these times: a fixed point, begun with all ops side by side."""
+        """The plan with times for its own overlap, by fixed-point iteration that starts with all ops side by side."""
         plan = self._replayed(together)
         for _ in range(_ROUNDS if len(self._turns) > 1 else 0):
             shares = overlap_shares(plan, self._used, self._group.replicas)
@@ -121,16 +121,16 @@ class Predictor:
         return plan
 
     def _replayed(self, times: OpTimes) -> Plan:
-        # No device of this process runs collectives: the group knows their times.
+        # The samples contain no collectives: the group knows their times.
         known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}
         types = {device.type for device in self._group.topology.devices}
         graph = self._group.with_exchange(with_measured_times(self._plan.graph, dict.fromkeys(types, known)))
         return replay_plan(self._plan, graph, self._group.topology, self._dispatch_s)
 
     def _measured_dispatch_s(self) -> float:
-        """Seconds to issue an op if one process feeds devices with streams op by op, else 0.
+        """Seconds to issue an op if one process issues all ops of devices with streams one by one, else 0.
 
-        A replay knows no process per device."""
+        A replay does not model one process per device."""
         used = (device for name, device in self._placed.devices.items() if name in self._own)
         fed = [device for device in used if device.streams is not None]
         if not fed or self._group.all_reduce is not None or self._placed.placed.segments != "eager":
@@ -139,7 +139,7 @@ class Predictor:
 
 
 def used_devices(plan: Plan) -> set[str]:
-    """Devices of a plan on which an op takes time, the network aside."""
+    """Devices of a plan on which an op takes time, without the network."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s} or set(plan.placement.values())
     return {device for device in working if not device.startswith(NETWORK)}
 
@@ -147,8 +147,8 @@ def used_devices(plan: Plan) -> set[str]:
 def overlap_shares(plan: Plan, devices: Collection[str], replicas: int = 1) -> Mapping[str, float]:
     """Op on one of these devices → share of the other devices that work while it runs: 0 alone, 1 beside all.
 
-    The mean over the op's time of the number of other devices that run an op, over how many others there are. Replicas
-    do the same at the same time, so that a device's counterparts in other replicas work whenever it does.
+    The share is the mean number of other busy devices during the op ÷ the number of other devices. All replicas run the
+    same plan at the same time, so a device's counterparts in other replicas are busy whenever it is.
     """
     others = replicas * len(devices) - 1
     entries = [entry for entry in plan.ops if entry.device in devices and entry.end_s > entry.start_s]

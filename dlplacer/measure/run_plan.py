@@ -1,4 +1,4 @@
-"""Run a plan and measure it against plain PyTorch: predicted against measured, numbers against numbers."""
+"""Run a plan, and compare its times with the prediction and its numbers with plain PyTorch."""
 
 import copy
 import time
@@ -39,12 +39,12 @@ from dlplacer.runtime.placed.apply import apply, capture_as_planned, of_captured
 from dlplacer.runtime.profile.op_times import quartiles
 
 LIMIT_S = 60.0
-"""For the timed steps of a configuration, unless their number is given."""
+"""Time limit for all timed steps, unless their number is given."""
 _LEAST, _MOST = 5, 40
 _SURE = 0.03
-# The first two to six steps are up to 2.5 times slower while heaps fill; some models never get steady to 3 %.
+# The first two to six steps take up to 2.5 times as long, while heaps fill; some models never settle within 3 %.
 _SETTLED, _MOST_WARMUP = 0.03, 12
-# Behind another variant a step of 10 ms takes up to a quarter longer, the next one up to a tenth, the fourth no more.
+# After another configuration, a step of 10 ms takes up to 25 % longer, the next one up to 10 %, the fourth no longer.
 _SHORT_S, _UNTIMED_S, _MOST_UNTIMED = 1.0, 0.1, 4
 
 
@@ -58,13 +58,13 @@ def alternated_times(
 ) -> dict[str, list[float]]:
     """Name → seconds of its step in every round; the steps alternate, and so does their order.
 
-    Each warms up first: at least `warmup` times, and on until two in a row differ by less than 3 %, at most twelve
-    times. An untimed step precedes each short one, because the step before has filled the caches with its own data.
-    Without a `count` there are 5 to 40 rounds, until the quartiles of all compared steps are sure to 3 % of their
-    median; none begins that would end after a minute. Steps that are not `compared` only take turns.
+    Each step first warms up at least `warmup` times, then until two in a row differ by at most 3 %, or twelve have run.
+    Untimed steps precede each short compared step, because the previous step has filled the caches with its own data.
+    Without a `count`, there are 5 to 40 rounds, until all compared medians are certain to about 3 %, judged by their
+    quartiles; no round begins that would end after a minute. Steps that are not `compared` only take turns.
 
-    `timed` runs a step and returns its seconds, which alone decide the number of rounds, so processes with equal
-    seconds stay together. `on_round` hears the number of each round, and the share of the time or rounds that is over.
+    `timed` runs a step and returns its seconds. They alone decide the number of rounds, so processes with equal seconds
+    run equally many rounds. `on_round` gets the number of each round, and the share of time or rounds that is over.
     """
     compared = set(compared)
     ahead = {name: _warm_up(step, warmup, timed) for name, step in steps.items()}
@@ -89,13 +89,13 @@ def alternated_times(
 
 
 def spread(times: Sequence[float]) -> float:
-    """Third less first quartile of a step's times, ÷ their median."""
+    """Interquartile range of a step's times ÷ their median."""
     low, high = quartiles(times)
     return (high - low) / median(times)
 
 
 def _warm_up(step: Callable[[], object], least: int, timed: Callable[[Callable[[], object]], float]) -> int:
-    """Run the step until it is steady; returns the number of untimed steps before each timed one."""
+    """Run the step until its time is steady; returns the number of untimed steps before each timed one."""
     before = now = timed(step)
     for number in range(1, max(least, _MOST_WARMUP)):
         now = timed(step)
@@ -106,10 +106,10 @@ def _warm_up(step: Callable[[], object], least: int, timed: Callable[[Callable[[
 
 
 StepReport = Callable[[str, float | None], None]
-"""Hears between steps what is done, and which share of all steps has been taken, where that is known."""
+"""Called between steps with a description of the work, and the share of all steps that are done, if known."""
 
 Times = Mapping[str, Sequence[float]]
-"""Name of a step → its seconds, one for each round."""
+"""Name of a step → its seconds in each round."""
 
 _MAIN = "placed"
 _RECORDED = 5
@@ -125,22 +125,22 @@ def run(
     segments: str = "eager",
     compiled: bool | None = None,
 ) -> Run:
-    """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
+    """Run a plan on devices of this machine, and compare it with its prediction and with plain PyTorch.
 
-    The prediction is made anew: links are timed, and alternating with the steps of the placed module every device runs
-    its own ops (`Predictor`). `RunReport.plan_makespan_s` is what the plan itself promised, under the costs that it was
-    made with. No device gets a tensor that the plan does not put there, unless all of the model fits on one.
+    The prediction is made anew: links are timed, and between steps of the placed module every device runs its own ops
+    (`Predictor`). `RunReport.plan_makespan_s` is the plan's own makespan, under the costs used for planning. A device
+    receives only tensors that the plan puts there, unless the whole model fits on one device.
 
     Parameters
     ----------
     steps, warmup
-        Timed steps, by default 5 to 40 for a stable median within a minute; and the least warm-up steps.
+        Number of timed steps, by default 5 to 40 for a stable median within a minute; least number of warm-up steps.
     compiled
-        True to time ``torch.compile`` on one device; by default if segments are compiled or captured.
+        Whether to time ``torch.compile`` on one device too; by default, only if segments are compiled or captured.
     segments
-        As in `dlplacer.apply`.
+        The option of `dlplacer.apply`.
 
-    Raises what `dlplacer.apply` and `PlacedModule.step` raise.
+    Raises the errors of `dlplacer.apply` and `PlacedModule.step`.
     """
     compiled = segments != "eager" if compiled is None else compiled
     reference = copy.deepcopy(job.module) if home_of_all(plan) else job.module
@@ -163,11 +163,11 @@ def run_over_ranks(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     segments: str = "eager",
 ) -> Run:
-    """On every process of a group: as `run`, for a plan over ranks; the same on all of them.
+    """Like `run`, for a plan over ranks; call it on every process of a group: all return the same.
 
-    The job has the whole batch, of which every replica takes its part, if that is to be `cut`; else what every replica
-    takes. Raises InputError if it does not train, and what `dlplacer.runtime.distributed.apply_ranks` and
-    `PlacedModule.step` raise.
+    With `cut`, the job has the whole batch, and every replica takes its part; else the job has the batch of each
+    replica. Raises InputError if the job does not train, and the errors of
+    `dlplacer.runtime.distributed.apply_ranks` and `PlacedModule.step`.
     """
     if job.mode != "train":
         raise InputError("a plan over several processes is timed in training; capture with mode='train'")
@@ -188,7 +188,7 @@ def run_over_ranks(
 
 
 def _replicated(job: Job, plan: Plan, replicas: int, bucket_bytes: int, line: AlphaBeta) -> Plan:
-    """The plan of the joint step with the collectives that exchange the gradients of several replicas."""
+    """The plan for the joint step, with collectives for the gradients if there are several replicas."""
     plan = replace(plan, options=replace(plan.options, step="joint"))
     if "collectives" in (plan.graph.capture or {}):
         return plan
@@ -205,18 +205,18 @@ def measure(
     on_progress: StepReport,
     compiled: bool = False,
 ) -> Run:
-    """Compare the numbers of a step, time steps and predict them, and record some; the same on every process.
+    """Compare a step's numbers with plain PyTorch's; time, record and predict steps; the same on every process.
 
-    `reference`: a copy of the job's module as it was before the job was placed; plain PyTorch trains it.
+    `reference`: a copy of the job's module from before the job was placed; plain PyTorch trains it.
     """
     on_progress("numbers against plain PyTorch", None)
     baselines = made_baselines(main, reference, group, compiled)
     predictor = Predictor(main, group)
-    # What is compared comes one after the other: a machine's speed may change several times in a round.
+    # Compared steps are neighbours in a round, because a machine's speed may change several times per round.
     compared = {**baselines.steps, _MAIN: main.step}
 
     def timed(step: Callable[[], object]) -> float:
-        """Seconds of a step: the mean over all processes for the baseline, that of the slowest process otherwise."""
+        """Seconds of a step: the mean over all processes for the baseline, else the slowest process's."""
         group.gathered(None)
         begin = time.perf_counter()
         step()

@@ -1,4 +1,4 @@
-"""A run's measurements beside the prediction, and one sentence that explains the gain or loss."""
+"""Measurements of a run, its prediction, and one sentence that explains the gain or loss."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     import pandas
 
 NOISY = 0.1
-"""Noise above which a machine is called noisy: quiet ones stay below 5 %."""
+"""Noise above which a machine is reported as noisy; quiet machines stay below 5 %."""
 _NO_LOSS = 0.03
 Quartiles = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """A run's measurements beside the prediction, in seconds per step; docs/reference/printed.md explains each field.
+    """Measurements and prediction of a run, in seconds per step; docs/reference/printed.md explains each field.
 
     Attributes
     ----------
     predicted_s, measured_s
-        The plan replayed under costs of the same run, `host_s` added; median of the placed steps, each on its slowest
-        process.
+        The makespan of the plan replayed under costs of the same run, plus `host_s`; and the median time of the placed
+        steps, each on its slowest process.
     predicted_speedup, measured_speedup
-        Replicas × `baseline_s` ÷ each: they differ by the error of the prediction alone. They are None, as is every
-        figure that needs plain PyTorch, if it fits on no device.
+        Replicas × `baseline_s` ÷ `predicted_s` or `measured_s`. Only the error of the prediction separates them. Like
+        all figures that need plain PyTorch, they are None if the model fits on no device.
     max_abs_error
-        Largest difference of the loss and of any gradient to plain PyTorch in one process, which takes the mean over
-        the replicas' parts; with an optimizer, of the loss and of any updated parameter. None for random steps.
+        Largest difference of loss or any gradient from plain PyTorch in one process, the mean over the replicas' parts;
+        with an optimizer, of loss or any updated parameter. None for random steps.
     largest_number
-        The largest absolute value among these numbers of plain PyTorch.
+        The largest absolute value among these numbers in plain PyTorch.
     """
 
     predicted_s: float
@@ -74,17 +74,17 @@ class RunReport:
 
     @property
     def plan_noise(self) -> float:
-        """Third less first quartile of the plan's steps, ÷ their median."""
+        """Interquartile range of the plan's steps ÷ their median."""
         low_s, high_s = self.measured_quartiles_s or (0.0, 0.0)
         return (high_s - low_s) / self.measured_s
 
     @property
     def spread(self) -> float:
-        """The share below which a difference to plain PyTorch says nothing."""
+        """The share of the step time below which a difference from plain PyTorch is noise."""
         return max(self.noise or 0.0, self.plan_noise)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer run --json`` prints, in which a difference that is no number is a text."""
+        """The object that ``dlplacer run --json`` prints; a difference that is not finite becomes a string."""
         found = asdict(self)
         for name in ("max_abs_error", "largest_number"):
             if found[name] is not None and not math.isfinite(found[name]):
@@ -97,12 +97,12 @@ def losses_of(
 ) -> dict[str, float]:
     """Cause → seconds by which a predicted step exceeds an even share of the baseline on every device.
 
-    A negative one is a gain. With `share` = replicas ÷ devices:
+    Negative seconds are a gain. With `share` = replicas ÷ devices:
 
-    - runtime: the ops cost more, placed on one device, than plain PyTorch's own step;
-    - contention: they take longer while the other devices work;
-    - waiting: devices wait for tensors or for each other, or have nothing left to do;
-    - host: before the devices start, and after they end.
+    - runtime: without contention, the placed ops take longer than plain PyTorch's own step;
+    - contention: ops take longer while other devices work;
+    - waiting: devices wait for tensors or for each other, or have no work left;
+    - host: time before the devices start, and after they end.
     """
     return {
         "runtime": share * (alone_s - baseline_s),
@@ -113,10 +113,10 @@ def losses_of(
 
 
 def conclusion(report: RunReport, devices: int) -> str:
-    """One sentence: the faster of the plan on so many devices and plain PyTorch, its lead, and the largest loss.
+    """A sentence that reports a faster rival, the plan's speedup on `devices` devices, its largest loss, and noise.
 
-    If plain PyTorch or torch.compile is faster, it comes first. A difference below the noise is said to be none, and
-    one device recommended.
+    Rivals are plain PyTorch and torch.compile. A difference below the noise is reported as neither gain nor loss, with
+    the advice to use one device.
     """
     parts = [_rival(report), _plan(report, devices), _reason(report, devices), _noise(report)]
     text = "; ".join(part for part in parts if part)
@@ -124,7 +124,7 @@ def conclusion(report: RunReport, devices: int) -> str:
 
 
 def _rival(report: RunReport) -> str | None:
-    """The quickest rival for the batch of all replicas, if it is quicker than the plan."""
+    """The fastest rival for the batch of all replicas, if it is faster than the plan."""
     cores, alone_s = len(usable_cores()), report.baseline_s
     rivals = {
         "plain PyTorch on one device": None if alone_s is None else report.replicas * alone_s,
@@ -135,7 +135,7 @@ def _rival(report: RunReport) -> str | None:
     seconds, how = min(known, default=(report.measured_s, ""))
     if seconds >= report.measured_s:
         return None
-    times = f"{format_seconds(seconds)} per step against {format_seconds(report.measured_s)} of the plan"
+    times = f"{format_seconds(seconds)} per step against {format_seconds(report.measured_s)} for the plan"
     if report.measured_s - seconds <= report.spread * seconds:
         return f"{how} is faster by less than the noise of {100 * report.spread:.0f} %: {times}"
     return f"{how} is {report.measured_s / seconds:.2f}x as fast: {times}"
@@ -167,7 +167,7 @@ def _reason(report: RunReport, devices: int) -> str | None:
     cause = max(losses, key=lambda name: losses[name])
     lost_s = sum(seconds for seconds in losses.values() if seconds > 0)
     best = f"{devices}x" if devices > 1 else "plain PyTorch's speed"
-    return f"most is lost to {_CAUSES[cause]} ({100 * losses[cause] / lost_s:.0f} % of what it misses of {best})"
+    return f"most is lost to {_CAUSES[cause]} ({100 * losses[cause] / lost_s:.0f} % of the shortfall from {best})"
 
 
 _CAUSES = {
@@ -188,7 +188,7 @@ def _noise(report: RunReport) -> str | None:
 
 @dataclass(frozen=True, repr=False)
 class Run(Shown):
-    """A report, the plan as predicted, and a recorded step of median length; over ranks of the first replica."""
+    """A report, the predicted plan, and a recorded step of median length, over ranks that of the first replica."""
 
     report: RunReport
     predicted: Plan
@@ -225,7 +225,7 @@ def _percent(value: float) -> str:
     return f"{100 * value:.2f} %"
 
 
-# Field of a report → its name and how it is written; a field that is None, empty or of one process is left out.
+# Field of a report → its name and format; a field that is None or empty is left out.
 _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
     "predicted_s": ("step, predicted", format_seconds),
     "measured_s": ("step, measured", format_seconds),
@@ -238,7 +238,7 @@ _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
     "eager_all_cores_s": ("plain PyTorch, all cores", format_seconds),
     "runtime_factor": ("runtime factor: placed on one device ÷ plain PyTorch", "{:.3f}x".format),
     "contention_factor": ("contention factor: ops side by side ÷ alone", "{:.3f}x".format),
-    "noise": ("noise: quartiles of plain PyTorch, apart", _percent),
+    "noise": ("noise: interquartile range of plain PyTorch", _percent),
     "host_s": ("host, before and after the devices", format_seconds),
     "left_out": ("not timed", "; ".join),
     "steps": ("steps timed", str),
@@ -247,7 +247,7 @@ _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def shown_figures(report: RunReport) -> list[tuple[str, str]]:
-    """Name and value of the figures of a run for a reader, those first by which it is judged."""
+    """(name, value) of the figures of a run for a reader, the decisive ones first."""
     known = ((*shown, getattr(report, key)) for key, shown in _SHOWN.items())
     rows = [(name, write(value)) for name, write, value in known if value not in (None, ())]
     if report.max_abs_error is not None:
@@ -262,11 +262,11 @@ def shown_figures(report: RunReport) -> list[tuple[str, str]]:
 
 
 def _relative(difference: float, largest: float) -> str:
-    """A difference beside the largest number, as 2.37 of a gradient of 1e9 is rounding."""
+    """A difference and its share of the largest number, because 2.37 in a gradient of 1e9 is rounding."""
     share = difference / largest if largest and math.isfinite(largest) else math.nan
     return f"{difference:.3g}" + (f", {share:.2g} of the largest number" if difference and math.isfinite(share) else "")
 
 
 def page_of_run(run: Run) -> str:
-    """One HTML page about a run: its predicted and its recorded step on one axis, and its figures."""
+    """An HTML page of a run: the predicted and the recorded step on one axis, and the figures."""
     return run_page(run.predicted, run.measured, shown_figures(run.report), run.report.conclusion)

@@ -1,4 +1,4 @@
-"""A self-test of this machine against the expectations of plans: numbers, races, links, issue and step times."""
+"""Test whether plans run correctly on this machine, and measure links, issue costs and steps."""
 
 import contextlib
 import math
@@ -37,16 +37,16 @@ from dlplacer.runtime.profile.machine_times import issue_time_s, measured_topolo
 from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
 
 Build = Callable[[], Job]
-"""Builds a training job; the same call builds the same job."""
+"""Builds a training job; every call builds the same job."""
 
 _TOLERANCE = 1e-4
-"""Relative to the largest number of a tensor."""
+"""Largest allowed difference, relative to a tensor's largest number."""
 _COMPILED_TOLERANCE = 1e-3
-"""Compiled ops are fused: sums are taken in another order, and 5e-5 was seen."""
+"""Fused ops of compiled segments sum in another order; differences of 5e-5 were measured."""
 _LONGEST_PAUSE_S = 2e-3
 _NOMINAL_BYTES_PER_S = 1e10
 _STEPS, _WARMUP = 9, 4
-"""CUDA graphs are captured in the third step."""
+"""Timed steps, after enough warm-up steps for CUDA graphs, whose capture is in the third."""
 _SOLVE_S = 10.0
 
 
@@ -54,7 +54,7 @@ _SOLVE_S = 10.0
 class Check:
     """One check: the measured value, its upper limit, and a note for the reader.
 
-    There is no limit if it is only reported, no value if there is nothing to measure on these devices.
+    `limit` is None if the value is only reported, `value` if these devices have nothing to measure.
     """
 
     name: str
@@ -66,18 +66,18 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """True if the value is within its limit; NaN never is."""
+        """True if the value is within its limit, or one of them is None; a NaN is never within a limit."""
         return self.limit is None or self.value is None or self.value <= self.limit
 
     def to_dict(self) -> dict[str, Any]:
-        """The object of a report; JSON has no infinity, and a value that is none is a text there."""
+        """The JSON object of the check; a value that is not finite becomes a string."""
         finite = self.value is None or math.isfinite(self.value)
         return {**asdict(self), "value": self.value if finite else str(self.value), "passed": self.passed}
 
 
 @dataclass(frozen=True)
 class Selftest(Shown):
-    """All checks in the order in which they were tried, versions and devices, and the devices' measured links."""
+    """All checks in order of execution, versions and devices, and the measured links of the devices."""
 
     devices: tuple[str, ...]
     checks: tuple[Check, ...]
@@ -90,7 +90,7 @@ class Selftest(Shown):
         return all(check.passed for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer selftest --json`` prints, and writes with ``-o``."""
+        """The object that ``dlplacer selftest --json`` prints, and ``-o`` writes."""
         return {
             "devices": list(self.devices),
             "passed": self.passed,
@@ -109,19 +109,19 @@ def selftest(
     seed: int = 0,
     on_progress: Callable[[str], None] = lambda what: None,
 ) -> Selftest:
-    """Try plans on the devices, float32 without TF32.
+    """Run plans on the devices in float32, without TF32, and check their results.
 
-    Numbers: random plans of the small models against a serialised run on the first device, and against plain PyTorch
-    there; the first model with every backend of segments. Races: the same plans again, `repeats` times behind a
-    random pause of every device, must give the same numbers, on cores to the bit. Only reported are latency and rate of
-    links, what issuing an op costs, and the steps of the timed models: plain PyTorch, and every backend on one and on
-    two devices.
+    Numbers: random plans of the small models are compared with a run on the first device and with plain PyTorch there;
+    the first model runs with every backend of segments. Races: each plan runs `repeats` times more, after a random
+    pause of every device, and must give the same numbers, bit by bit on cores. The other checks only report latency
+    and rate of links, issue costs, and step times of the `timed` models. These run in plain PyTorch, and with every
+    backend on one and two devices.
     """
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; at least 1 is needed")
     with contextlib.ExitStack() as stack:
         opened = _opened(devices, stack)
-        # Products in full float32 and the same algorithms in every run: differences are the plan's doing.
+        # Products in full float32 and deterministic algorithms: any difference comes from the plan.
         cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
         exact = (cuda, "allow_tf32", False), (cudnn, "allow_tf32", False), (cudnn, "deterministic", True)
         for owner, flag, value in exact:
@@ -143,7 +143,7 @@ def selftest(
         for kind in dict.fromkeys(device.type for device in opened):
             seconds = issue_time_s([device for device in opened if device.type == kind])
             checks.append(Check("issue", kind, seconds or None, None, "s per op"))
-        # Two streams of the only GPU; nothing on a single core.
+        # A single GPU counts as two logical devices; a single core does not.
         two = opened[:2]
         if timed and len(two) < 2:
             streams = opened[0].streams is not None
@@ -158,7 +158,7 @@ def _opened(names: Sequence[str], stack: contextlib.ExitStack) -> list[RuntimeDe
 
 
 def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats: int, seed: int) -> Iterator[Check]:
-    """One random plan: against plain PyTorch, against one device, and against itself with pauses."""
+    """Check one random plan against plain PyTorch, against one device, and against itself with pauses."""
     captured = capture_job(build(), default_rewrites())
     plan = random_plan(captured.graph, nominal(devices), seed)
     ours, _ = _outcome(build, plan, captured, devices)
@@ -179,13 +179,13 @@ def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats:
             device.submit(partial(device.pause, chooser.uniform(0, _LONGEST_PAUSE_S)))
         again = largest_difference(_outcome(build, plan, captured, devices)[0], ours)
         worst = max(worst, again) if again == again else math.inf
-    # Some kernels of GPUs add in the order in which threads arrive.
+    # Some GPU kernels add in the order in which their threads arrive.
     limit = 0.0 if all(device.streams is None for device in devices) else _TOLERANCE
     yield Check("races", f"{name}, {repeats} runs with pauses", worst, limit, "relative difference")
 
 
 def _segments(name: str, build: Build, device: RuntimeDevice, seed: int) -> Iterator[Check]:
-    """A plan on one device with its segments called in every way: the same numbers."""
+    """Check that a plan on one device gives the same numbers with every backend of segments."""
     captured = capture_job(build(), default_rewrites())
     plan = random_plan(captured.graph, nominal([device]), seed)
     eager, _ = _outcome(build, plan, captured, [device])
@@ -200,7 +200,7 @@ def _segments(name: str, build: Build, device: RuntimeDevice, seed: int) -> Iter
 
 
 def _backends(device: RuntimeDevice) -> list[str]:
-    """The backends that the device has, eager first, and last those that compile: that takes a minute and more."""
+    """The backends for a device, eager first; ``inductor`` is last, because it compiles for a minute or more."""
     names = [name for name in BACKENDS if name != "cuda_graph" or device.streams is not None]
     return sorted(names, key=lambda name: name == "inductor")
 
@@ -208,7 +208,7 @@ def _backends(device: RuntimeDevice) -> list[str]:
 def _steps(
     timed: Mapping[str, Build], device: RuntimeDevice, two: Sequence[RuntimeDevice], on_progress: Callable[[str], None]
 ) -> Iterator[Check]:
-    """Steps in plain PyTorch, and as placed on one and on two devices with every backend."""
+    """Time steps in plain PyTorch, and placed on one and on two devices with every backend."""
     for name, build in timed.items():
         on_progress(f"steps: {name}")
         job = build()
@@ -247,7 +247,7 @@ def _placed(
 def _outcome(
     build: Build, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice], segments: str = "eager"
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Loss, gradients and buffers after a step, without buffers after some compiled ones; notes of these."""
+    """Loss, gradients and buffers after a step, and notes on segments; buffers only for a single eager step."""
     placed = _placed(build(), plan, captured, devices, segments)
     for _ in range(1 if segments == "eager" else _WARMUP):
         (loss,) = placed.step()
@@ -255,16 +255,16 @@ def _outcome(
 
 
 def results_of(loss: torch.Tensor, module: torch.nn.Module, buffers: bool = True) -> dict[str, torch.Tensor]:
-    """Loss, gradients and buffers in the host's memory."""
+    """Copies of loss, gradients and buffers in the host's memory."""
     gradients = {name: tensor.grad for name, tensor in module.named_parameters() if tensor.grad is not None}
     found = {"loss": loss, **gradients, **(dict(module.named_buffers()) if buffers else {})}
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in found.items()}
 
 
 def largest_difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float:
-    """The largest difference of tensors of the same names, relative to the largest number of each.
+    """The largest difference between tensors of the same name, relative to the largest number of `theirs`.
 
-    NaN if any number is none, or a name of ours is missing.
+    NaN if any number is NaN, or `theirs` lacks a name of `ours`.
     """
     if not ours.keys() <= theirs.keys():
         return math.nan
@@ -279,16 +279,16 @@ def largest_difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, to
 
 
 def nominal(devices: Sequence[RuntimeDevice]) -> Topology:
-    """The devices, each joined to each by a link of some speed: for plans whose times do not matter."""
+    """A topology of the devices with a nominal link for each pair, for plans whose times do not matter."""
     nodes = tuple(TopologyDevice(device.name, device.type) for device in devices)
     links = tuple(Link(one.id, other.id, _NOMINAL_BYTES_PER_S) for one, other in combinations(nodes, 2))
     return Topology(nodes, (), links)
 
 
 def random_plan(graph: OpGraph, topology: Topology, seed: int) -> Plan:
-    """A plan that puts every op, or group of ops, on a random device, in the order of random times.
+    """A plan that puts every op, or colocation group, on a random device, ordered by HEFT with random op times.
 
-    A runtime must run it correctly, however bad it is.
+    A runtime must run it correctly, however slow it is.
     """
     chooser, names = random.Random(seed), [device.id for device in topology.devices]
     home: dict[str, str] = defaultdict(lambda: chooser.choice(names))
@@ -301,7 +301,7 @@ def random_plan(graph: OpGraph, topology: Topology, seed: int) -> Plan:
 
 
 def environment_of(devices: Sequence[RuntimeDevice]) -> dict[str, Any]:
-    """Versions and devices."""
+    """Versions of software, system and hardware, the number of cores, and the devices."""
     names = [DeviceName.parse(device.name) for device in devices]
     described = [
         {"name": device.name, "type": device.type, **KINDS[name.kind].versions(name.index)}

@@ -1,4 +1,4 @@
-"""Splits of the ops that hold a plan's step up; the plan made anew is kept if it is shorter."""
+"""Split the ops that hold a plan's step up, plan again, and keep the shorter plan."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,18 +35,18 @@ from dlplacer.runtime.profile.op_times import Times, measured_types, profile_ops
 from dlplacer.solvers.methods import schedules_by
 
 _JOINS = ("aten.cat", "aten.add")
-# Between a free split and the 5 % at which, in simulation, splitting 36 ops of Inception-V3 still pays.
+# Between 0 and 5 %, the overhead at which splitting 36 ops of Inception-V3 still pays in simulation.
 _OVERHEAD = 0.03
-# How many ops are split at once: 4, 6, 9, … of those that hold the step up by more than this share of it.
+# Number of ops split together: 4, 6, 9, … of those that hold the step up for at least `_LEAST` of its time.
 _FIRST, _GROWTH, _POWERS, _LEAST = 4, 1.5, 30, 0.0005
-# Far below the error of a prediction: smaller gains would be chosen at random.
+# Far below the error of a prediction: choices among smaller gains would be random.
 _LEAST_GAIN = 0.001
 _SEARCH_SHARE = 0.4
 
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A job's step as traced, and the rewrites that come before any split; each works on a copy of its graph."""
+    """A job's traced step, and the rewrites that precede any split; every method works on a copy of the graph."""
 
     job: Job
     traced: Traced
@@ -54,17 +54,17 @@ class TracedStep:
 
     @classmethod
     def of(cls, job: Job, rewrites: Sequence[str] | None = None) -> "TracedStep":
-        """Trace a job; None means the rewrites that a capture applies by default."""
+        """Trace a job; None means the default rewrites of a capture."""
         wanted = tuple(default_rewrites() if rewrites is None else rewrites)
         return cls(job, trace_job(job, wanted), wanted)
 
     def captured(self, splits: Sequence[OpSplit] = ()) -> Captured:
-        """The graph and executable with these splits."""
+        """The captured step with these splits."""
         return rewritten(self.job, self._copy(), [*self.rewrites, *map(str, splits)])
 
     @cached_property
     def nodes(self) -> Mapping[str, fx.Node]:
-        """The calls that splits may name, in order."""
+        """Name → node of the calls that splits may name, in graph order."""
         traced = self._copy()
         apply_passes(traced.module.graph, self.rewrites)
         return {node.name: node for node in traced.module.graph.nodes if node.op == "call_function"}
@@ -78,11 +78,11 @@ class TracedStep:
 
 
 def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) -> list[OpSplit]:
-    """A split for each op of a set that can be cut into that many parts, in graph order.
+    """A split into `parts` for each of the `ops` that can be cut so, in graph order.
 
-    An op is cut along the axis of the first value that it reads in parts: a pool that follows a norm cut along the
-    channels is cut along them too. Where it reads none, or cannot follow, it is cut along the first axis that
-    its rule names, which is the cheapest.
+    If the first value that an op reads is cut along an axis, the op is cut along it too: a pool after a norm follows
+    the norm's cut along the channels. If that value is whole, or the op cannot follow, the op is cut along the first
+    axis of its rule, the cheapest.
     """
     cut_along: dict[str, int] = {}
     found = []
@@ -102,10 +102,10 @@ def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) ->
 
 
 def with_estimated_times(whole: OpGraph, graph: OpGraph) -> OpGraph:
-    """The graph with splits of a whole one that has times: each op takes as long as there.
+    """The split `graph` with times from the `whole` graph; an op that is not split keeps its time.
 
-    A part takes its share of the whole op, by FLOPs or else by bytes, and 3 % more. What cuts and joins takes the
-    line through the whole graph's joins. Types of devices for which some op has no time are left to the roofline.
+    A part takes its share of the whole op's time, by FLOPs or else by bytes, plus 3 %. Cuts and joins take the line
+    through the whole graph's joins. Device types on which some op has no time are left to the roofline.
     """
     named = {kind for op in whole.ops if isinstance(op.time_s, Mapping) for kind in op.time_s}
     kinds = [kind for kind in named if all(op.time_on(kind) is not None for op in whole.ops)]
@@ -123,7 +123,7 @@ def with_estimated_times(whole: OpGraph, graph: OpGraph) -> OpGraph:
 
 
 def _line(points: Sequence[tuple[float, float]]) -> AlphaBeta:
-    """The line through (bytes, seconds); flat where all are of one size."""
+    """The line through (bytes, seconds); flat if all points have one size."""
     if len({size for size, _ in points}) < 2:
         return AlphaBeta(fmean(time_s for _, time_s in points) if points else 0.0, 0.0)
     line = linear_regression(*zip(*points, strict=True))
@@ -134,7 +134,7 @@ def _line(points: Sequence[tuple[float, float]]) -> AlphaBeta:
 class SplitChoice:
     """Splits, the graph with them, and the makespans of list schedules without and with them.
 
-    `evaluated`: how many sets were tried.
+    `evaluated`: number of sets tried.
     """
 
     splits: tuple[OpSplit, ...]
@@ -153,12 +153,12 @@ def choose_splits(
     stop: Event | None = None,
     on_progress: Callable[[SplitChoice], None] = lambda choice: None,
 ) -> SplitChoice:
-    """The best split of the ops that hold up a plan of the whole step, by list schedules; or none.
+    """The best set of splits of ops that hold up a plan of the whole step, judged by list schedules; it may be empty.
 
-    An op holds the step up for as long as other devices have nothing to do beside it. The ops that do so longest are
-    split, more and more of them, each into as many parts as there are devices unless `parts` says so. Where there is
-    a `profile`, the parts of the best set are timed by it, on top of the limit, and it is dropped if the step is no
-    shorter then. `on_progress` hears of every set that is the best so far.
+    An op holds the step up while it runs and other devices are idle. The ops that do so longest are split, in growing
+    sets, each into `parts`, by default one per device. If there is a `profile`, it times the parts of the best set,
+    beyond the time limit; the set is dropped unless the measured step is shorter. `on_progress` is called with every
+    set that is the best so far.
     """
     topology, until = plan.topology, time.monotonic() + time_limit_s
     shares = overlap_shares(plan, topology.device_index)
@@ -180,7 +180,7 @@ def choose_splits(
     if best.splits and profile is not None and not (stop and stop.is_set()):
         captured = step.captured(best.splits)
         measured = with_measured_times(captured.graph, profile(captured))
-        # Ops that the whole graph has too take as long as there: a machine that drifts meanwhile favours neither.
+        # Ops of the whole graph keep their times there, so that a change in machine speed favours neither graph.
         known = {op.id: op for op in plan.graph.ops}
         ops = (replace(op, time_s=known.get(op.id, op).time_s) for op in measured.ops)
         graph = replace(measured, ops=tuple(ops))
@@ -191,7 +191,7 @@ def choose_splits(
 
 
 def _makespan_s(graph: OpGraph, topology: Topology, options: Options) -> float:
-    """Of the best list schedule; infinite if none fits into memory."""
+    """The makespan of the best list schedule; infinite if none fits into memory."""
     try:
         problem = build_problem(with_times(graph, topology), topology, options)
         found = next(filter(None, schedules_by("list", problem)), None)
@@ -202,9 +202,9 @@ def _makespan_s(graph: OpGraph, topology: Topology, options: Options) -> float:
 
 @dataclass(frozen=True, repr=False)
 class SplitResult:
-    """Plans of one step without splits and with them: the same where none shorten the step.
+    """Plans of one step without and with splits; both are the same if no split shortens the step.
 
-    `evaluated`: how many sets of splits were tried.
+    `evaluated`: number of sets of splits tried.
     """
 
     whole: Result
@@ -226,7 +226,7 @@ class SplitResult:
 
     @property
     def speedup(self) -> float | None:
-        """Time of all ops without splits on the best single device ÷ step time with them."""
+        """Time of the whole step on the best single device ÷ step time with splits; None if no device holds it."""
         alone_s = self.whole.single_device_s
         return None if alone_s is None else alone_s / self.split.plan.makespan_s
 
@@ -243,9 +243,9 @@ def place_with_splits(
     on_progress: Callable[[SplitChoice], None] = lambda choice: None,
     **solving: Any,
 ) -> SplitResult:
-    """The best plans found for a job without and with splits of its ops: see `dlplacer.place_with_splits`.
+    """The best plans found for a job without and with splits of its ops; see `dlplacer.place_with_splits`.
 
-    `solving` is for `dlplacer.planning.place.place`.
+    `solving`: options of `dlplacer.planning.place.place`.
     """
     (options or Options()).require_makespan("splitting")
     step, each_s = TracedStep.of(job, rewrites), (1 - _SEARCH_SHARE) / 2 * time_limit_s
@@ -261,14 +261,14 @@ def place_with_splits(
 def whole_graph(
     step: TracedStep, graph: OpGraph | None, devices: Sequence[RuntimeDevice] = (), steps: int = 7, warmup: int = 2
 ) -> OpGraph:
-    """The step's graph without splits: the given one, profiled where its times were not measured on these devices.
+    """The step's graph without splits: the given one, profiled unless its times were measured on these devices.
 
     Raises InputError if the given graph is not the step's.
     """
     captured = step.captured()
     if graph is not None and structure_sha256(graph) != structure_sha256(captured.graph):
         raise InputError(
-            f"the graph with the times is another one: {first_difference(graph, captured.graph)} (first: the given "
+            f"the given graph is not that of this job: {first_difference(graph, captured.graph)} (first: the given "
             "graph; second: this job without splits); profile the job again with the same options"
         )
     whole = captured.graph if graph is None else graph

@@ -1,4 +1,4 @@
-"""The steps that are measured: of a plan and of its baselines, their numbers, and recordings of steps."""
+"""The measured steps of a plan and its baselines, comparisons of their numbers, and recordings of steps."""
 
 import copy
 import time
@@ -29,9 +29,9 @@ from dlplacer.runtime.profile.machine_times import measured_topology
 
 
 class EagerStep:
-    """One step of a job in plain PyTorch on one of the devices, with a copy of the job's module.
+    """One step of a job in plain PyTorch on one of the devices, with the given module.
 
-    `parts` are the job; or several jobs of the same model, of whose losses and gradients the step takes the mean. If
+    `parts` holds one job, or several jobs of the same model: the step then averages their losses and gradients. If
     `compiled`, ``torch.compile`` compiles the module in the first step.
     """
 
@@ -50,9 +50,9 @@ class EagerStep:
         self._optimizer = _torch_optimizer(job, self.module)
 
     def step(self) -> tuple[torch.Tensor, ...]:
-        """A step on the device's thread: the loss when training, else the tensors that the module returns.
+        """Run a step on the device's thread; returns the loss in training, else the tensors that the module returns.
 
-        Gradients are left in ``.grad``.
+        Gradients stay in ``.grad``.
         """
 
         def step() -> tuple[torch.Tensor, ...]:
@@ -63,7 +63,7 @@ class EagerStep:
         return self._device.submit(step).result()
 
     def step_on_all_cores(self) -> tuple[torch.Tensor, ...]:
-        """A step with as many threads as this process has cores."""
+        """Run a step with as many threads as this process has cores."""
         before = torch.get_num_threads()
         torch.set_num_threads(len(usable_cores()))
         try:
@@ -109,16 +109,16 @@ def _moved(job: Job, device: torch.device) -> Job:
 
 
 def tensors_in(value: Any) -> tuple[torch.Tensor, ...]:
-    """The tensors among what a module returns, which may hold numbers, texts and None beside them."""
+    """The tensors in a module's return value, without its numbers, strings and None."""
     return tuple(leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 class OneProcess:
-    """A group of one process, with the links between its devices, timed when it is made.
+    """A group of one process; its constructor measures the links between the devices.
 
-    `all_reduce` is the line of an all-reduce between the replicas, None in a run that is not over ranks; `devices` are
-    those of all processes, `replica_of` their replicas by rank. `topology` has the plan's devices in the plan's order,
-    with their measured links.
+    `all_reduce` is the α-β line of an all-reduce between the replicas; None in a run without ranks. `devices` names the
+    devices of all processes; `replica_of` maps ranks to replicas. `topology` has the plan's devices in its order, with
+    measured links.
     """
 
     rank, replicas = 0, 1
@@ -130,18 +130,18 @@ class OneProcess:
         self.topology: Topology = measured_topology(opened)
 
     def gathered(self, value: Any) -> list[Any]:
-        """[rank] → its value; every process arrives before any continues."""
+        """[rank] → the rank's value; all processes arrive before any continues."""
         return [value]
 
     def with_exchange(self, graph: OpGraph) -> OpGraph:
-        """The graph whose collectives take the time of the measured all-reduce."""
+        """The graph with times of the measured all-reduce for its collectives."""
         if self.replicas == 1 or self.all_reduce is None:
             return graph
         return with_exchange_times(graph, self.topology, self.all_reduce)
 
 
 class SeveralProcesses(OneProcess):
-    """The processes of a `RankGroup`, which measure together; `opened` are the devices of this one."""
+    """The processes of a `RankGroup`, which measure together; `opened` are the devices of this process."""
 
     def __init__(self, group: RankGroup, opened: Mapping[str, RuntimeDevice], all_reduce: AlphaBeta) -> None:
         ranks = group.ranks
@@ -153,17 +153,17 @@ class SeveralProcesses(OneProcess):
         self.topology = machine if ranks.replicas == 1 else with_network(machine)
 
     def gathered(self, value: Any) -> list[Any]:
-        """As `RankGroup.gathered`."""
+        """Like `RankGroup.gathered`."""
         return self._group.gathered(value)
 
 
 Spans = Mapping[str, Sequence[tuple[str, float, float]]]
-"""Device of the plan → its ops in order, with the seconds of their begins and ends since the step began."""
+"""Device of the plan → (op, begin, end) in order, in seconds since the step began."""
 
 
 @dataclass(frozen=True)
 class PlacedJob:
-    """A plan of a job, placed; `parts`: [replica] → its part of the job; `replica` is that of this process."""
+    """A job placed by a plan. `parts`: [replica] → its part of the job; `replica` is this process's replica."""
 
     placed: PlacedModule
     parts: Sequence[Job]
@@ -171,16 +171,16 @@ class PlacedJob:
 
     @property
     def job(self) -> Job:
-        """The part of this process's replica."""
+        """The part of the job for this process's replica."""
         return self.parts[self.replica]
 
     @property
     def devices(self) -> dict[str, RuntimeDevice]:
-        """Device of the plan → device, for those of this process that compute."""
+        """Device of the plan → runtime device, for this process's devices except the network."""
         return {name: device for name, device in self.placed.devices.items() if not name.startswith(NETWORK)}
 
     def step(self) -> tuple[torch.Tensor, ...]:
-        """Take a step to its end, without the gradients of the last one; the loss, or the tensors of inference."""
+        """Clear the gradients, run a step to its end, and return the loss, or the tensors of inference."""
         self.placed.zero_grad(set_to_none=True)
         if self.job.mode == "infer":
             result = tensors_in(self.placed(*self.job.args, **self.job.kwargs))
@@ -191,10 +191,10 @@ class PlacedJob:
         return result
 
     def recorded(self, count: int, group: OneProcess) -> list["Recording"]:
-        """Recordings of some steps of the first replica; the same on every process.
+        """Recordings of `count` steps of the first replica; the same on every process.
 
-        All processes begin a step together, from which their clocks count. Ahead of them goes one that is not kept: it
-        compiles what records.
+        All processes begin a step together, and their clocks count from there. A first step is discarded: it compiles
+        the recording code.
         """
         own = []
         self.placed.records = True
@@ -221,36 +221,36 @@ class PlacedJob:
 
 @dataclass(frozen=True)
 class Recording:
-    """One step as it ran, from the begin of its first op; `wall_s` is the step of its caller on the slowest process."""
+    """One recorded step, from the start of its first op; `wall_s` is the caller's time on the slowest process."""
 
     spans: Spans
     wall_s: float
 
     @property
     def length_s(self) -> float:
-        """From the first op's begin to the end of the last."""
+        """Seconds from the start of the first op to the end of the last."""
         return max((end_s for spans in self.spans.values() for _, _, end_s in spans), default=0.0)
 
 
 def joined(ranks: Sequence[tuple[float, Spans]], replica_of: Sequence[int]) -> Recording:
-    """One recording of the seconds and spans that the ranks of the first replica recorded of a step."""
+    """One recording of a step, joined from the first replica's spans; `wall_s` is that of the slowest rank."""
     lines = [line for (_, own), replica in zip(ranks, replica_of, strict=True) if not replica for line in own.items()]
     zero_s = min((ran[0][1] for _, ran in lines if ran), default=0.0)
     spans: dict[str, list[tuple[str, float, float]]] = {}
     for name, ran in lines:
-        # Every process runs a part of the network, where the plan has one.
+        # If the plan has a network, every process runs a part of it.
         device = NETWORK if name.startswith(NETWORK) else name
         spans.setdefault(device, []).extend((op, start_s - zero_s, end_s - zero_s) for op, start_s, end_s in ran)
     return Recording(spans, max(wall_s for wall_s, _ in ranks))
 
 
 def median_recording(recordings: Sequence[Recording]) -> Recording:
-    """The recording of median length; of an even number the shorter one in the middle."""
+    """The recording of median length; for an even number, the shorter of the middle two."""
     return sorted(recordings, key=lambda recording: recording.length_s)[(len(recordings) - 1) // 2]
 
 
 def measured_plan(predicted: Plan, recording: Recording) -> Plan:
-    """The recording in the form of a plan without transfers, to be drawn and traced next to the predicted one."""
+    """The recording as a plan without transfers, for drawings and traces beside the predicted plan."""
     ops = [ScheduledOp(op, name, start, end) for name, ran in recording.spans.items() for op, start, end in ran]
     return replace(
         predicted,
@@ -264,12 +264,12 @@ def measured_plan(predicted: Plan, recording: Recording) -> Plan:
 
 
 BASELINE, ALL_CORES, COMPILED = "baseline", "eager_all_cores", "compiled"
-"""Steps by name, which begins the names of fields of `RunReport`."""
+"""Names of the baseline steps, with which fields of `RunReport` begin."""
 
 
 @dataclass
 class Baselines:
-    """The steps of the baselines by name, the numbers of `compare_with_eager`, and why baselines are missing."""
+    """The baseline steps by name, the result of `compare_with_eager`, and reasons for missing baselines."""
 
     steps: dict[str, Callable[[], object]] = field(default_factory=dict)
     compared: tuple[float, float] | None = None
@@ -277,13 +277,13 @@ class Baselines:
 
 
 def home_of_all(plan: Plan) -> str | None:
-    """The first device of a plan with memory for the whole model; None if there is none."""
+    """The first device of a plan whose memory holds the whole model; None if none does."""
     devices = [device for device in plan.topology.devices if device.id != NETWORK]
     needed_bytes = sum(op.footprint_bytes for op in plan.graph.ops)
     for device in devices:
         if device.memory_bytes is None or needed_bytes <= device.memory_bytes:
             return device.id
-    # Ops that together are too large may fit over time: only the problem knows.
+    # Ops too large together may still fit over time: only the problem can tell.
     if len(devices) < len(plan.topology.devices):
         return None
     alone_s = single_device_s(build_problem(plan.graph, plan.topology, plan.options))
@@ -293,7 +293,7 @@ def home_of_all(plan: Plan) -> str | None:
 def made_baselines(main: PlacedJob, reference: nn.Module, group: OneProcess, compiled: bool) -> Baselines:
     """Compare the numbers of a placed step with plain PyTorch's, and make the steps to time.
 
-    `reference`: a copy of the job's module as it was before the job was placed; plain PyTorch trains it.
+    `reference`: a copy of the job's module from before the job was placed; plain PyTorch trains it.
     """
     found = Baselines()
     home = home_of_all(main.placed.plan)
@@ -303,7 +303,7 @@ def made_baselines(main: PlacedJob, reference: nn.Module, group: OneProcess, com
     device = main.devices.get(home) or next(iter(main.devices.values()))
     try:
         if any(code.random for code in main.placed.captured.executable.codes.values()):
-            found.left_out.append("a comparison of numbers: the step draws random ones")
+            found.left_out.append("a comparison of numbers: the step draws random numbers")
         else:
             found.compared = compare_with_eager(main, reference, device, group)
         second = copy.deepcopy(reference) if compiled else None
@@ -330,11 +330,11 @@ def made_baselines(main: PlacedJob, reference: nn.Module, group: OneProcess, com
 def compare_with_eager(
     placed: PlacedJob, reference: nn.Module, device: RuntimeDevice, group: OneProcess
 ) -> tuple[float, float]:
-    """The largest difference of a placed step to the same step in plain PyTorch, part by part, and its largest number.
+    """The largest difference between a placed step and plain PyTorch's over all parts, and the latter's largest number.
 
-    It compares the loss and the gradients of this process, or its parameters if the step has updated them. For
-    inference it compares all tensors that the module returns. `reference` is the job's module before the step, which is
-    left alone: batch norm's statistics and the optimizer change a copy.
+    Compared are the loss and the gradients of each process, or its parameters if the step has updated them; in
+    inference, all tensors that the module returns. `reference` is the job's module before the step. It stays unchanged:
+    batch norm and the optimizer change a copy.
     """
     ours = placed.step()
     updated = placed.job.update is not None
@@ -351,10 +351,10 @@ def compare_with_eager(
 
 
 def _largest_difference(pairs: Sequence[tuple[torch.Tensor | None, torch.Tensor | None]]) -> float:
-    """Of the pairs in which one is there at least, where the other counts as zeros; NaN if one alone is no number.
+    """The largest difference within pairs; None counts as zeros, and a NaN on one side only makes the result NaN.
 
-    Both are taken to the host's memory, as numbers that hold every difference of two narrower ones. It is 0 where both
-    are equal, infinities too, or both no numbers.
+    Both are compared in the host's memory, as float64 or complex128. Equal values, equal infinities and two NaNs differ
+    by 0.
     """
     found = [0.0]
     for pair in pairs:

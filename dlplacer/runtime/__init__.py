@@ -1,4 +1,4 @@
-"""Plan → program → a module that runs on the planned devices."""
+"""From a plan to a program, and to a module that runs it on the planned devices."""
 
 from dlplacer.runtime.placed.apply import apply
 from dlplacer.runtime.placed.placed_module import PlacedModule

@@ -1,4 +1,4 @@
-"""Devices as the executor sees them, the thread of each, and the properties in which their kinds differ."""
+"""Runtime devices, their threads, and the properties that distinguish device kinds."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -21,27 +21,27 @@ T = TypeVar("T")
 
 
 class Reply(Generic[T]):
-    """The result of a function that another thread runs, to be asked for once; a Ctrl-C may interrupt that anywhere.
+    """The result of a function that another thread runs; it is read once, and Ctrl-C is safe at any point.
 
-    A `concurrent.futures.Future` has a lock, taken in Python, that both threads need: an interrupt there would leave it
-    taken. A SimpleQueue is written in C.
+    An interrupt could leave a `concurrent.futures.Future` locked for both threads, because its lock is taken in
+    Python. A SimpleQueue is written in C.
     """
 
     def __init__(self) -> None:
         self._given: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
     def give(self, result: T | None, error: BaseException | None = None) -> None:
-        """Have `result` return this, or raise it."""
+        """Set the value that `result` returns, or the error that it raises."""
         self._given.put((result, error))
 
     def result(self) -> T:
-        """The result, once it is there."""
+        """Wait for the result, and return or raise it."""
         result, error = self._given.get()
         try:
             if error is not None:
                 raise error
         finally:
-            # Were this frame to refer to the error, the cycle would keep all that the error's frames refer to.
+            # A reference to the error here would be a cycle that keeps everything in the error's frames alive.
             del error
         return cast(T, result)
 
@@ -50,9 +50,9 @@ _Task = tuple[Reply[Any], Callable[[], Any]] | None
 
 
 class Worker:
-    """A daemon thread with a task queue, on which `prepare` runs first.
+    """A daemon thread with a task queue; it runs `prepare` first.
 
-    It ends when it is closed or nobody holds it any more.
+    The thread ends when the worker is closed, or when nothing refers to it any more.
     """
 
     def __init__(self, name: str, prepare: Callable[[], None] = lambda: None) -> None:
@@ -60,7 +60,7 @@ class Worker:
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
         self._thread.start()
-        # The thread holds the queue and not the worker, so dropping the last reference to a device ends its thread.
+        # The thread refers to the queue, not the worker: dropping the last reference to a device ends its thread.
         self._finalizer = weakref.finalize(self, self._tasks.put, None)
         try:
             self.submit(prepare).result()
@@ -69,7 +69,7 @@ class Worker:
             raise
 
     def submit(self, work: Callable[[], T]) -> Reply[T]:
-        """Queue a function; the answer is its result or raises its exception. InputError if the thread has ended."""
+        """Queue a function; the reply holds its result or exception. InputError if the worker is closed."""
         answer = Reply[T]()
         with self._closing:
             if not self._finalizer.alive:
@@ -86,7 +86,7 @@ class Worker:
 
 
 def issuing_thread() -> Worker:
-    """The thread that issues for all devices with streams of this process: several would fight for the interpreter."""
+    """The thread that issues for all devices with streams here; several threads would compete for the interpreter."""
     with _sharing:
         found = _shared.get(os.getpid())
         if found is None:
@@ -95,7 +95,7 @@ def issuing_thread() -> Worker:
 
 
 _shared: "weakref.WeakValueDictionary[int, Worker]" = weakref.WeakValueDictionary()
-"""Process → its thread, as long as a device uses it; a forked process has none."""
+"""Process id → its issuing thread while a device uses it; a forked process starts without one."""
 _sharing = threading.Lock()
 
 
@@ -111,20 +111,20 @@ def _work(tasks: "queue.SimpleQueue[_Task]") -> None:
 
 
 NamedDevice = str | torch.device
-"""A device of this machine, as a person writes it."""
+"""A device of this machine as a user gives it: a name such as ``cpu:0``, or a torch device."""
 
 Value = torch.Tensor | None
-"""What goes from op to op: a tensor, or None along an edge that carries only an order."""
+"""A value passed between ops: a tensor, or None on an edge that carries only an order."""
 
 HOST_DEVICE = torch.device("cpu")
-"""Where torch keeps tensors of the host's memory."""
+"""Torch's device for tensors in the host's memory."""
 
 
 class RuntimeDevice:
-    """A device that runs ops, issued by its thread. Those of this class are done when their calls return.
+    """A device that runs the ops issued by its thread; in this base class an op is done when its call returns.
 
-    `name` is as the user wrote it, `type` as in topologies and in an op's times. A device that enqueues its work has
-    `streams`, and shares its thread with the others that have.
+    `name` is the user's name of the device, `type` the device type of topologies and op times. A device that enqueues
+    its work has `streams`; all such devices share one thread.
     """
 
     streams: "Streams | None" = None
@@ -136,22 +136,22 @@ class RuntimeDevice:
         self.worker = worker or Worker(name)
 
     def activate(self) -> None:
-        """On the device's thread: have ops that follow run on this device."""
+        """On the device's thread: make this device the current one for the ops that follow."""
 
     def submit(self, work: Callable[[], T]) -> Reply[T]:
-        """Run a function on the device's thread, after all that was submitted before."""
+        """Run a function on the device's thread, after all earlier submissions."""
         return self.worker.submit(work)
 
     def receive(self, tensor: Value) -> Value:
-        """On this device's thread: a tensor of the host's memory in this device's, safe for later actions to use."""
+        """On this device's thread: move a tensor from the host's memory to the device, for use by later actions."""
         return tensor if tensor is None else tensor.to(self.torch_device)
 
     def pause(self, pause_s: float) -> None:
-        """On this device's thread: let the device pause."""
+        """On this device's thread: make the device pause."""
         time.sleep(pause_s)
 
     def drain(self) -> None:
-        """From any thread: wait for all that anyone has enqueued on the device."""
+        """From any thread: wait for all work that any thread has enqueued on the device."""
 
     def synchronize(self) -> None:
         """On this device's thread: wait until all ops have finished."""
@@ -165,19 +165,19 @@ class RuntimeDevice:
         return float(end - begin) * 1e-9
 
     def close(self) -> None:
-        """Take no more work; the device cannot be used afterwards."""
+        """Accept no more work; the device cannot be used afterwards."""
         self.worker.close()
 
 
 @dataclass(frozen=True)
 class DeviceKind:
-    """A kind of device: CPU cores, CUDA devices. Its functions take an index.
+    """A kind of device: CPU cores or CUDA devices. Its functions take a device index.
 
-    `torch_type` is torch's name of it, with which names of devices begin. `open` takes ``(index, part=None,
-    copies="free")`` and starts a device, or one of several logical devices if it is `divisible`: ``cuda:0/0`` and
-    ``cuda:0/1``. `in_host_memory`: tensors are handed over, and each device issues its own ops. `collectives` is the
-    backend of torch.distributed for its tensors, `generator` the one from which ops draw by default. Measured times are
-    valid for these `versions` of hardware and software, torch's aside.
+    `torch_type` is torch's name of the kind, with which device names begin. `open` takes ``(index, part=None,
+    copies="free")`` and starts a device. If the kind is `divisible`, `part` selects a logical device: ``cuda:0/0`` or
+    ``cuda:0/1``. With `in_host_memory`, devices share tensors, and each issues its own ops. `collectives` is the
+    torch.distributed backend for its tensors, `generator` the default random generator of its ops. Measured times are
+    valid for these `versions` of hardware and software, and for the version of torch.
     """
 
     torch_type: str

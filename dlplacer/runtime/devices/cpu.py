@@ -1,6 +1,6 @@
-"""CPU cores as devices: a thread each, between which tensors are handed over, on a C heap that keeps freed memory.
+"""CPU cores as devices: one thread per core, tensors shared between them, and a C heap that keeps freed memory.
 
-With glibc's defaults every large tensor is mapped and unmapped, and the page faults of two threads slow each other."""
+By default glibc maps and unmaps memory for every large tensor, and the page faults of two threads delay each other."""
 
 import ctypes
 import os
@@ -19,10 +19,10 @@ from dlplacer.machines.costs.device_table import CORE
 from dlplacer.runtime.devices.base import DeviceKind, RuntimeDevice, Worker
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -3, -4, -8
-# No block is mapped separately, nothing is returned at the top of the heap, it grows by 64 MiB at a time, and new
-# threads share one arena.
+# No block is mapped separately, the top of the heap is never returned to the system, the heap grows by 64 MiB at a
+# time, and new threads share one arena.
 _KEPT = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_TOP_PAD: 64 * 2**20, _M_ARENA_MAX: 1}
-# glibc's defaults (malloc.c); the threshold is the largest that its own rule reaches, which any setting switches off.
+# glibc's defaults (malloc.c). Any setting stops its adaptive mmap threshold, so this is the largest it would reach.
 _DEFAULT = {_M_MMAP_MAX: 65536, _M_TRIM_THRESHOLD: 2**17, _M_TOP_PAD: 2**17, _M_MMAP_THRESHOLD: 32 * 2**20}
 
 _users = 0
@@ -38,7 +38,7 @@ def keep_heap() -> None:
 
 
 def release_heap() -> None:
-    """Undo one `keep_heap`: after the last the heap is as glibc has it, and free memory goes back to the system."""
+    """Undo one `keep_heap`; the last call restores glibc's defaults and returns free memory to the system."""
     global _users
     with _counting:
         _users -= 1
@@ -47,7 +47,7 @@ def release_heap() -> None:
 
 
 def _configure(settings: dict[int, int]) -> None:
-    """Set parameters of glibc's heap, and return what is free to the system; nothing with another C library."""
+    """Set parameters of glibc's heap and return free memory to the system; do nothing with another C library."""
     library: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
     if hasattr(library, "gnu_get_libc_version"):
         for name, value in settings.items():
@@ -59,7 +59,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 class CpuDevice(RuntimeDevice):
-    """The i-th core that this process may use: a pinned thread, one torch thread, memory that the heap keeps."""
+    """The i-th core that this process may use: a pinned thread with one torch thread; the heap keeps freed memory."""
 
     def __init__(self, index: int) -> None:
         cores = usable_cores()
@@ -77,20 +77,20 @@ class CpuDevice(RuntimeDevice):
         torch.set_num_threads(threads)
 
     def close(self) -> None:
-        """End the thread; the last core gives the heap back."""
+        """End the thread; closing the last core restores the heap's defaults."""
         super().close()
         self._releasing()
 
     def _prepare(self) -> None:
         pin_thread(self.core)
-        # torch keeps a number for each thread, set at its first use, and one for threads yet to come: this order
-        # changes the first alone once the constructor has put back the second.
+        # torch keeps one thread count per thread, set at first use, and one for new threads. This order sets both, and
+        # the constructor restores the second.
         torch.get_num_threads()
         torch.set_num_threads(1)
 
 
 def pin_thread(core: int) -> None:
-    """Keep the calling thread on a core, if the system can."""
+    """Pin the calling thread to a core, if the system supports it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
 

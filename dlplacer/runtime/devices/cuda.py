@@ -1,4 +1,4 @@
-"""A CUDA device: a compute stream and copy streams, fed by the thread that issues for all of them."""
+"""A CUDA device: a compute stream and copy streams; one thread issues the work of all CUDA devices."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -12,13 +12,13 @@ from dlplacer.machines.importers.products import type_of_name
 from dlplacer.runtime.devices.base import HOST_DEVICE, DeviceKind, Reply, RuntimeDevice, T, Value, issuing_thread
 
 capturing = threading.Lock()
-"""Held during a capture: torch allows one at a time in a process, and no other thread may touch its stream then."""
+"""Held during a capture: torch allows one per process, and meanwhile no other thread may touch its stream."""
 
 
 class StreamBackend:
-    """The streams of a type of device, by the functions of its torch module: ``torch.cuda``, or one like it.
+    """Stream operations of a device type, through its torch module, such as ``torch.cuda``.
 
-    `module`: a stand-in for torch's own.
+    `module`: a substitute for torch's module.
     """
 
     def __init__(self, torch_type: str, module: Any = None) -> None:
@@ -31,36 +31,36 @@ class StreamBackend:
     def copy(
         self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream, arrival: torch.Stream | None = None
     ) -> torch.Tensor:
-        """Enqueue a copy to a device, be it the tensor's own.
+        """Enqueue a copy to a device, which may be the tensor's own.
 
-        `arrival`: stream of another GPU from whose memory the copy is allocated.
+        `arrival`: a stream of another GPU; the copy is allocated from that stream's memory.
         """
-        # Plain `.to()` would enqueue on the current streams of both devices: one late copy would stall all that is
-        # queued behind it. At the other end torch orders the copy before and behind the current stream, here `arrival`.
+        # Plain `.to()` would enqueue on the current streams of both devices, so one late copy would stall all later
+        # work. On the target, torch orders the copy with the current stream in both directions: here `arrival`.
         with ExitStack() as current:
             if arrival is not None:
                 current.enter_context(self.torch.stream(arrival))
             current.enter_context(self.torch.stream(stream))
             if device.type == "cpu":
-                # Without blocking, torch takes the target from its pool of pinned memory.
+                # A non-blocking copy takes its target from torch's pool of pinned memory.
                 return tensor.to(device, non_blocking=True, copy=True)
             return torch.empty_like(tensor, device=device).copy_(tensor, non_blocking=True)
 
     def upload(self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream) -> torch.Tensor:
-        """Enqueue a copy from the host's memory to a device; unpinned memory is staged, and may change at once."""
+        """Enqueue a copy from the host to a device; an unpinned tensor is staged: the caller may change it at once."""
         with self.torch.stream(stream):
-            # A copy from pageable memory makes the host wait. Torch's pool of pinned memory gives a buffer away again
-            # only after the copies that read it.
+            # A copy from pageable memory makes the host wait. Torch's pool of pinned memory reuses a buffer only after
+            # all copies from it.
             source = tensor if tensor.is_pinned() else self.pinned(tensor)
             return torch.empty_like(tensor, device=device).copy_(source, non_blocking=True)
 
     def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a tensor of the host in pinned memory."""
+        """A copy of a host tensor in pinned memory."""
         return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
     def protect(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
-        """Keep the memory of a tensor, once it is freed, until the stream has finished the work queued by then."""
-        # The caching allocator knows nothing of kernels that other streams than the allocating one still have to run.
+        """Delay the reuse of a freed tensor's memory until the stream has finished the work queued at that time."""
+        # The caching allocator does not know of pending kernels on streams other than the allocating one.
         tensor.record_stream(stream)
 
 
@@ -68,17 +68,17 @@ COMPUTE_STREAM = "compute"
 """Name of the stream on which a device computes."""
 
 COPY_STREAMS, ARRIVAL_STREAMS = 3, 2
-"""Streams of a device for copies to others, and from others. With those for what is computed, for what the host sends,
-and the caller's own they are 8: GPUs have 8 hardware queues by default, and streams that share one block each other."""
+"""Streams of a device for copies to and from other devices. With the compute stream, the stream for host copies and
+the caller's, they are 8: GPUs have 8 hardware queues by default, and streams that share a queue block each other."""
 
 _FROM_HOST = "from host"
 
 
 class Streams:
-    """The streams of a device, called on the device's thread; they are made when they are first named.
+    """The streams of a device, used on the device's thread; a stream is created when it is first named.
 
-    From any thread: `upload`, `caller_event`, `caller_waits`, `take_input` and `finish_reading`. If it `copies_here`,
-    tensors are copied on their way to another device of the same memory.
+    Any thread may call `upload`, `caller_event`, `caller_waits`, `take_input` and `finish_reading`. With `copies_here`,
+    a tensor is copied even to another device with the same memory.
     """
 
     def __init__(self, backend: StreamBackend, index: int, copies_here: bool) -> None:
@@ -99,21 +99,21 @@ class Streams:
 
     @property
     def names(self) -> list[str]:
-        """Names of the streams that there are."""
+        """Names of the streams created so far."""
         with self._naming:
             return [*self._named]
 
     def record(self, stream: str, event: torch.Event | None = None) -> torch.Event:
         """An event that happens once the stream has finished the work queued so far.
 
-        `event`: an earlier one that is recorded again. Streams that wait for it already keep the earlier moment.
+        `event`: an earlier event to record again; streams that already wait for it keep its earlier recording.
         """
         event = self.backend.torch.Event() if event is None else event
         event.record(self.named(stream))
         return event
 
     def wait(self, stream: str, event: torch.Event) -> None:
-        """Let a stream wait for an event, which may be another device's."""
+        """Make a stream wait for an event, possibly of another device."""
         self.named(stream).wait_event(event)
 
     def copy(
@@ -121,14 +121,14 @@ class Streams:
     ) -> torch.Tensor:
         """Enqueue a copy to a device on a stream; the caller keeps the original until the copy is done.
 
-        `target`: the device's streams, if it has any: its memory for tensors from here waits for nothing else.
+        `target`: the target's streams, if it has any; its arrival stream for this source provides the memory.
         """
         elsewhere = target is not None and target.index != self.index
         arrival = target.arrival((self.index, stream)) if target is not None and elsewhere else None
         return self.backend.copy(tensor, device, self.named(stream), arrival)
 
     def arrival(self, source: object) -> torch.Stream:
-        """The stream from whose memory copies from a stream of another GPU are allocated."""
+        """The stream whose memory holds the copies that arrive from `source`, a stream of another GPU."""
         with self._naming:
             if source not in self._sources:
                 self._sources.append(source)
@@ -136,13 +136,13 @@ class Streams:
         return self.named(f"arrival {number}")
 
     def upload(self, tensor: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Event]:
-        """Enqueue a copy of a tensor of the host; it is there once the event has happened."""
+        """Enqueue a copy of a host tensor; it has arrived once the returned event has happened."""
         return self.backend.upload(tensor, device, self.named(_FROM_HOST)), self.record(_FROM_HOST)
 
     def take_input(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A copy of a tensor of the host for a program that begins afterwards."""
+        """A copy of a host tensor for programs that begin later."""
         copied, arrived = self.upload(tensor, device)
-        # Through the caller's own stream, for which programs wait anyway.
+        # The caller's stream waits for the copy, and programs wait for that stream anyway.
         self.caller_waits([arrived])
         if tensor.is_pinned():
             self._reading.append(arrived)
@@ -150,52 +150,52 @@ class Streams:
         return copied
 
     def finish_reading(self) -> None:
-        """Wait until pinned inputs have been read: the caller may change them then."""
+        """Wait until all pinned inputs have been read, so that the caller may change them."""
         while self._reading:
             self._reading.pop().synchronize()
 
     def bring(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A copy of a tensor of the host, which the ops that follow can use, and which the host does not wait for."""
+        """A copy of a host tensor for the ops that follow; the host does not wait for it."""
         copied, arrived = self.upload(tensor, device)
         self.wait(COMPUTE_STREAM, arrived)
         self.hold(copied, COMPUTE_STREAM)
         return copied
 
     def hold(self, tensor: torch.Tensor, stream: str) -> None:
-        """Keep the memory of a tensor, once it is freed, until the stream has finished the work queued by then."""
+        """Delay the reuse of a freed tensor's memory until the stream has finished the work queued at that time."""
         self.backend.protect(tensor, self.named(stream))
 
     def caller_event(self) -> torch.Event:
-        """An event behind all that the calling thread has enqueued on its own stream of this device."""
+        """An event after all work that the calling thread has enqueued on its own stream of this device."""
         event: torch.Event = self.backend.torch.Event()
         event.record(self.backend.torch.current_stream(self.index))
         return event
 
     def caller_waits(self, events: Iterable[torch.Event]) -> None:
-        """Let later work of the calling thread wait for events."""
+        """Make later work of the calling thread wait for events."""
         current = self.backend.torch.current_stream(self.index)
         for event in events:
             current.wait_event(event)
 
 
 def as_input(tensor: torch.Tensor, device: RuntimeDevice) -> torch.Tensor:
-    """On the caller's thread: a tensor on a device, for a program that begins afterwards."""
+    """On the caller's thread: move a tensor to a device, for programs that begin later."""
     streams = device.streams
     if streams is None or tensor.device != HOST_DEVICE or device.torch_device == HOST_DEVICE:
         return tensor.to(device.torch_device)
     return streams.take_input(tensor, device.torch_device)
 
 
-# torch can only let a stream spin for a number of cycles; about the clock of data-centre GPUs.
+# torch can pause a stream only for a number of cycles; this is about the clock rate of data-centre GPUs.
 _CYCLES_PER_S = 1.5e9
 
 
 class CudaDevice(RuntimeDevice):
-    """The i-th CUDA device, or one of several logical devices on it, with streams of their own.
+    """The i-th CUDA device, or one of several logical devices on it, each with its own streams.
 
-    The program says, action by action, when streams wait for each other and what is copied. `part` is the number of a
-    logical device; with `copies` ``forced`` its tensors are copied to another one as between two GPUs. `torch_type`:
-    torch's name of the kind. A kind with the same interface of streams and events, as XPU, is a subclass.
+    The program orders streams and copies tensors explicitly. `part` is the number of a logical device; with `copies`
+    ``forced``, its tensors are copied to other logical devices as between two GPUs. `torch_type`: torch's name of the
+    kind. A kind with the same interface of streams and events, such as XPU, is a subclass.
     """
 
     torch_type = "cuda"
@@ -209,7 +209,7 @@ class CudaDevice(RuntimeDevice):
         if index >= count:
             kind = self.torch_type.upper()
             found = f"{count} {kind} devices" if count else f"no {kind} device"
-            raise InputError(f"device '{whole}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box")
+            raise InputError(f"device '{whole}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another host")
         name = whole if part is None else f"{whole}/{part}"
         product = self._backend.torch.get_device_name(index)
         super().__init__(name, type_of_name(product), torch.device(self.torch_type, index), issuing_thread())
@@ -234,15 +234,15 @@ class CudaDevice(RuntimeDevice):
         self._backend.torch.set_stream(self._compute)
 
     def close(self) -> None:
-        """Take no more work; the thread is not this device's alone."""
+        """Accept no more work; the thread goes on for other devices."""
         self._closed = True
 
     def receive(self, tensor: Value) -> Value:
-        """A copy of a tensor of the host's memory, for which the compute stream waits."""
+        """Copy a tensor from the host's memory; the compute stream waits for the copy."""
         return None if tensor is None else self.streams.bring(tensor, self.torch_device)
 
     def drain(self) -> None:
-        """Wait for all streams, the caller's own among them."""
+        """Wait for all streams, including the caller's own."""
         self._backend.torch.synchronize(self._index)
 
     def synchronize(self) -> None:
@@ -260,7 +260,7 @@ class CudaDevice(RuntimeDevice):
         return float(begin.elapsed_time(end)) * 1e-3
 
     def pause(self, pause_s: float) -> None:
-        """Let the compute stream pause."""
+        """Make the compute stream pause."""
         with self._backend.torch.stream(self._compute):
             self._backend.torch._sleep(int(pause_s * _CYCLES_PER_S))
 
@@ -269,7 +269,7 @@ class CudaDevice(RuntimeDevice):
         return self.streams.named(COMPUTE_STREAM)
 
 
-# Wheels for ROCm drive AMD's GPUs under the name of CUDA, and say so in torch.version.hip alone.
+# ROCm wheels expose AMD GPUs as CUDA devices; only torch.version.hip shows it.
 _SOFTWARE = {"rocm": str(torch.version.hip)} if torch.version.hip else {"cuda": str(torch.version.cuda)}
 
 CUDA = DeviceKind(

@@ -1,4 +1,4 @@
-"""The kinds of devices that dlplacer runs on, and device names → devices.
+"""The device kinds that dlplacer runs on; parse device names and open devices.
 
 To add a kind, write a module like `cuda` and add a row to `KINDS`.
 """
@@ -15,15 +15,15 @@ from dlplacer.runtime.devices.base import DeviceKind, RuntimeDevice
 from dlplacer.runtime.devices.cpu import CPU
 from dlplacer.runtime.devices.cuda import CUDA
 
-# Accelerators come first: who has one does not want to run on cores by default.
+# Accelerators come first: they are the default on machines that have one.
 KINDS: dict[str, DeviceKind] = {kind.torch_type: kind for kind in (CUDA, CPU)}
-"""Torch's type of a device → its kind; by default the first is used of which there are any."""
+"""Torch's device type → its kind; the default is the first kind with a device here."""
 
 _NAME = re.compile(r"(?P<kind>[a-z]+)(?::(?P<index>\d+))?(?:/(?P<part>\d+))?(?:\?copies=(?P<copies>free|forced))?")
 
 
 def kind_of(device: torch.device) -> DeviceKind:
-    """The kind of a device of torch."""
+    """The kind of a torch device."""
     return KINDS[device.type]
 
 
@@ -34,7 +34,7 @@ def in_host_memory(devices: Iterable[RuntimeDevice]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DeviceName:
-    """``cpu:1``, ``cuda:0``, ``cuda:0/1`` or ``cuda:0/1?copies=forced``, taken apart."""
+    """A parsed device name: ``cpu:1``, ``cuda:0``, ``cuda:0/1`` or ``cuda:0/1?copies=forced``."""
 
     kind: str
     index: int
@@ -43,7 +43,7 @@ class DeviceName:
 
     @classmethod
     def parse(cls, text: str) -> "DeviceName":
-        """The name that is written like this; InputError if it is none; names the forms that are understood."""
+        """Parse a device name; InputError, naming the valid forms, if it is invalid."""
         match = _NAME.fullmatch(text.strip())
         if match is None or match["kind"] not in KINDS:
             forms = " or ".join(f"{kind}:0, {kind}:1, …" for kind in sorted(KINDS))
@@ -74,7 +74,7 @@ def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
                 f"device '{name}' is given twice, or whole and in part; every device of a plan needs one of its own"
                 + parts
             )
-    # Also at Ctrl-C: a device has a thread, which would outlive the failed call.
+    # Close them on any failure, Ctrl-C too: the threads of open devices would outlive the call.
     with ExitStack() as failing:
         opened = []
         for name in wanted:

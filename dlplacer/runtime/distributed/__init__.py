@@ -1,4 +1,4 @@
-"""A plan over several processes: the same programs over torch.distributed, and replicas that share their gradients."""
+"""Plans over several processes: programs over torch.distributed, and replicas that average their gradients."""
 
 from dlplacer.runtime.distributed.rank_module import RankModule, apply_ranks
 from dlplacer.runtime.distributed.replicate import replicated_plan

@@ -1,4 +1,4 @@
-"""The processes that run one plan together, joined by torch.distributed, and the tensors that travel between them."""
+"""The group of processes that run a plan, joined by torch.distributed, and the transfers between them."""
 
 import contextlib
 import itertools
@@ -27,14 +27,14 @@ from dlplacer.runtime.placed.apply import device_names
 from dlplacer.runtime.program.program import Program, Send
 
 NETWORK = "network"
-"""Name of the pseudo-device of a plan on which collectives run, one at a time."""
+"""Name of a plan's pseudo-device that runs collectives, one at a time."""
 
 _RANKED = re.compile(r"(?:rank(?P<rank>\d+)/)?(?P<device>(?!rank)\S+)")
 
 
 @dataclass(frozen=True, slots=True)
 class RankedDevice:
-    """A device of one process; it prints as ``rank1/cpu:0``."""
+    """A device of one process, which prints as ``rank1/cpu:0``."""
 
     rank: int
     device: str
@@ -45,10 +45,10 @@ class RankedDevice:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Owners of a plan's devices in every replica.
+    """The owners of a plan's devices in every replica.
 
-    `owners`: [replica] → device of the plan → the process and its device. A process belongs to one replica, and its
-    devices share one memory.
+    `owners`: [replica] → device of the plan → the owning process and its device. A process belongs to one replica, and
+    its devices share one memory.
     """
 
     owners: tuple[Mapping[str, RankedDevice], ...]
@@ -60,35 +60,35 @@ class Ranks:
 
     @property
     def per_replica(self) -> int:
-        """Processes of one replica."""
+        """The number of processes of one replica."""
         return len({owner.rank for owner in self.owners[0].values()})
 
     @property
     def count(self) -> int:
-        """Processes in all."""
+        """The total number of processes."""
         return self.replicas * self.per_replica
 
     @property
     def networks(self) -> list[str]:
-        """The parts of the network: each process of a replica runs the collectives of its own devices."""
+        """Names of the network's parts: each process of a replica runs the collectives of its own devices."""
         return [f"{NETWORK}@rank{rank}" for rank in range(self.per_replica)]
 
     def replica_of(self, rank: int) -> int:
-        """The replica to which a process belongs."""
+        """The replica of a process."""
         return rank // self.per_replica
 
     def rank_of(self, device: str, replica: int) -> int:
-        """The process that owns a device of the plan, or that runs the collectives of a part of the network."""
+        """The process that owns a device of the plan or a part of the network."""
         if device in self.networks:
             return replica * self.per_replica + self.networks.index(device)
         return self.owners[replica][device].rank
 
     def network_of(self, device: str) -> str:
-        """The part of the network on which collectives of a device of the plan run."""
+        """The part of the network that runs the collectives of a device of the plan."""
         return self.networks[self.rank_of(device, 0)]
 
     def devices_of(self, rank: int) -> dict[str, str]:
-        """Device of the plan → device of this machine, for those that a process owns."""
+        """Device of the plan → device of this machine, for the devices of a process."""
         owners = self.owners[self.replica_of(rank)]
         return {name: owner.device for name, owner in owners.items() if owner.rank == rank}
 
@@ -98,11 +98,11 @@ class Ranks:
 
 
 def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas: int = 1) -> Ranks:
-    """Owners of a plan's devices: device of the plan → ``rank0/cpu:0``, or a list in the plan's order.
+    """The owners of a plan's devices, from a mapping of the plan's devices to ``rank0/cpu:0``, or a list in its order.
 
-    A name without rank counts up: the first device on rank 0, the second on rank 1. A list may also name the devices of
-    all replicas, one after another; else the further replicas have the same devices on the ranks that follow. Raises
-    InputError if a device is not named, a rank owns none or devices of several memories, or belongs to two replicas.
+    Devices without a rank are on consecutive ranks: the first on rank 0, the second on rank 1. A list may name the
+    devices of all replicas in turn; else further replicas use the same devices on the next ranks. Raises InputError if
+    a device is not named, or a rank owns no device, devices in several memories or devices of two replicas.
     """
     if replicas < 1:
         raise InputError(f"replicas is {replicas}; it must be at least 1")
@@ -145,9 +145,9 @@ def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas
 
 
 def rank_per_gpu(devices: Sequence[str]) -> list[str] | None:
-    """The devices with a process for every GPU; None unless they are on several GPUs, and named without ranks.
+    """The devices with a rank for every GPU; None unless they are on several GPUs and have no ranks.
 
-    One Python process issues the ops of all its GPUs: several GPUs wait for it where one would not.
+    One Python process issues the ops of all its GPUs, so several GPUs may wait for it although one would not.
     """
     if any(device.strip().startswith("rank") for device in devices):
         return None
@@ -158,13 +158,13 @@ def rank_per_gpu(devices: Sequence[str]) -> list[str] | None:
 
 
 def memory_name(device: str) -> str:
-    """The memory of a device as torch names it: ``cuda:0`` of ``cuda:0/1``, ``cpu`` of ``cpu:1``."""
+    """Torch's name of a device's memory: ``cuda:0`` for ``cuda:0/1``, ``cpu`` for ``cpu:1``."""
     name = DeviceName.parse(device)
     return name.kind if KINDS[name.kind].in_host_memory else f"{name.kind}:{name.index}"
 
 
 def run_as_ranks(count: int, words: Sequence[str]) -> int:
-    """Run ``dlplacer`` with these arguments on every rank of a new group; the exit code of the first that fails."""
+    """Run ``dlplacer`` with these arguments on every rank of a new group; the first failure's exit code, or 0."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -183,7 +183,7 @@ def run_as_ranks(count: int, words: Sequence[str]) -> int:
 
 
 MOST_DIMENSIONS = 64
-"""As many as torch's element-wise ops take."""
+"""The limit of torch's element-wise ops."""
 HEADER_LENGTH = 2 + 2 * MOST_DIMENSIONS
 _DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 _NOTHING = -1
@@ -191,7 +191,7 @@ _NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """Shape, strides and dtype of a message; `dtype` is None for one that carries only an order."""
+    """Shape, strides and dtype of a message; `dtype` is None if the message carries only an order."""
 
     dtype: torch.dtype | None
     shape: tuple[int, ...] = ()
@@ -199,7 +199,7 @@ class WireFormat:
 
     @property
     def elements(self) -> int:
-        """Number of elements that travel; an order travels as one byte."""
+        """Number of elements sent; a pure order is sent as one byte."""
         return 1 if self.dtype is None else int(torch.Size(self.shape).numel())
 
     def to_header(self, device: torch.device) -> torch.Tensor:
@@ -210,13 +210,13 @@ class WireFormat:
 
     @classmethod
     def of_header(cls, header: torch.Tensor) -> "WireFormat":
-        """The format that `to_header` gives these integers."""
+        """The format whose `to_header` is these integers."""
         dtype, count, *rest = header.tolist()
         return cls(None if dtype == _NOTHING else _DTYPES[dtype], tuple(rest[:count]), tuple(rest[count : 2 * count]))
 
     @classmethod
     def of(cls, value: Any) -> "WireFormat":
-        """The format of a tensor, or of None. A tensor with gaps or repeats in memory travels without them."""
+        """The format of a tensor, or of None. A tensor is sent without its gaps or repeats in memory."""
         if value is None:
             return cls(None)
         strides = value.stride()
@@ -241,7 +241,7 @@ class WireFormat:
         return torch.empty(self.elements, dtype=self.dtype or torch.uint8, device=device).view(torch.uint8)
 
     def shaped(self, flat: torch.Tensor) -> Any:
-        """The tensor whose bytes these are, or None."""
+        """The tensor with these bytes, or None."""
         return None if self.dtype is None else flat.view(self.dtype).as_strided(self.shape, self.strides)
 
 
@@ -249,11 +249,11 @@ DEFAULT_TIMEOUT_S = 120.0
 
 
 class RankGroup:
-    """One process among those that run a plan; all of them make theirs at the same time.
+    """A process's membership in the group of processes that run a plan; all processes create it at the same time.
 
-    Tensors travel from GPU to GPU if the group is `on_device`, else through the host's memory. `peers` is the process
-    group of those that own the same devices in every replica; `programs` numbers the programs of the group, which all
-    processes make in the same order.
+    If the group is `on_device`, tensors pass from GPU to GPU, else through the host's memory. `peers` is the process
+    group of the owners of the same devices in every replica. `programs` numbers the group's programs, which all
+    processes create in the same order.
     """
 
     def __init__(self, ranks: Ranks, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
@@ -277,38 +277,38 @@ class RankGroup:
             )
         self.replica = ranks.replica_of(self.rank)
         self.peers = self._joined(*ranks.peers_of(self.rank)) if ranks.replicas > 1 else None
-        # Apart from settings: ranks that make different calls wait for each other, and do not mix them up.
+        # A group separate from that of settings: ranks with different calls then wait, instead of mixing messages.
         self._losses = self._joined(*range(count)) if count > 1 else None
 
     def rank_of(self, device: str) -> int:
-        """The process of this replica that owns a device of the plan; see `Ranks.rank_of`."""
+        """The owner of a device of the plan in this replica; see `Ranks.rank_of`."""
         return self.ranks.rank_of(device, self.replica)
 
     def direction(self, ends: tuple[str, str]) -> Any:
-        """The process group that carries tensors from one device to another, once they are connected."""
+        """The process group that carries tensors from one connected device to another."""
         if self._failing.locked():
             raise AbortedError
         return self._directions[ends]
 
     def connect(self, ends: tuple[str, str], memory: torch.device) -> None:
-        """Connect the memories of two devices in one direction; both processes do so in the same order."""
+        """Connect two devices in one direction; both processes must connect devices in the same order."""
         if ends not in self._directions:
             sender, receiver = map(self.rank_of, ends)
             self._directions[ends] = direction = self._joined(*sorted((sender, receiver)))
-            # NCCL connects when the first tensor travels, and its caller waits for it.
+            # NCCL connects when the first tensor is sent, and blocks its caller meanwhile.
             move, peer = (dist.send, receiver) if sender == self.rank else (dist.recv, sender)
             with self.waiting(f"a connection with rank {peer}"):
                 move(torch.zeros(1, device=memory), peer, group=direction)
 
     def gathered(self, value: Any) -> list[Any]:
-        """The values of all processes, in the order of ranks."""
+        """The values of all processes, ordered by rank."""
         found: list[Any] = [None] * self.ranks.count
         with self.waiting("an exchange of settings with all ranks"):
             dist.all_gather_object(found, value)
         return found
 
     def merged(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Name → tensor, from all processes of this replica; those of other processes are in the host's memory."""
+        """Name → tensor, from all processes of this replica; tensors of other processes are in the host's memory."""
         found: dict[str, torch.Tensor] = {}
         for rank, formats in enumerate(self.gathered({name: WireFormat.of(own) for name, own in tensors.items()})):
             for name, wire in formats.items():
@@ -322,7 +322,7 @@ class RankGroup:
         return {**found, **tensors}
 
     def require_same(self, settings: Mapping[str, Any]) -> None:
-        """Raise InputError, on all processes, if they differ in a setting that several have; names it and them."""
+        """Raise InputError on all processes if two differ in a setting that both have, naming ranks and setting."""
         seen: dict[str, tuple[int, Any]] = {}
         for rank, theirs in enumerate(self.gathered(dict(settings))):
             for name, value in theirs.items():
@@ -334,7 +334,7 @@ class RankGroup:
                     )
 
     def mean_over_replicas(self, value: torch.Tensor | None, memory: torch.device) -> torch.Tensor:
-        """The mean of a number that one process of every replica has, in this memory; on a GPU only enqueued."""
+        """The mean of a number that one process of every replica holds, in this memory; a GPU only enqueues it."""
         total = torch.zeros((), dtype=torch.float64, device=memory)
         if value is not None:
             total += value.detach().to(total).reshape(())
@@ -345,7 +345,7 @@ class RankGroup:
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Context of calls of torch.distributed: its errors become a `RunError` that names the missing message."""
+        """A context for calls of torch.distributed: an error becomes a `RunError` that names the missing message."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
@@ -359,9 +359,9 @@ class RankGroup:
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Context of calls that all processes make: an error in it ends the group, except for invalid arguments."""
+        """A context for calls that all processes make: any error in it except InputError ends the group."""
         if self._failing.locked():
-            raise RunError(f"the run over ranks has failed before on rank {self.rank}; start all ranks again")
+            raise RunError(f"the run over ranks has already failed on rank {self.rank}; start all ranks again")
         try:
             yield
         except InputError:
@@ -371,9 +371,9 @@ class RankGroup:
             raise
 
     def fail(self) -> None:
-        """Close all connections: threads here and processes elsewhere that wait for each other stop waiting."""
+        """Close all connections, so that waiting threads here and waiting processes elsewhere stop."""
         if self._failing.acquire(blocking=False) and dist.is_initialized():
-            # For NCCL: a GPU that waits for another one would have all that follows wait. Gloo closes a connection when
+            # Abort for NCCL: a GPU that waits for another one would block all later work. Gloo closes a connection when
             # nothing refers to it.
             for group in (*self._directions.values(), self.peers, self._losses, dist.group.WORLD):
                 if group is not None:
@@ -390,7 +390,7 @@ class RankGroup:
             )
 
     def _join(self, backend: str) -> None:
-        """Become part of the group that torchrun describes in the environment, unless the caller has."""
+        """Join the group that torchrun describes in the environment, unless the caller has already joined one."""
         if dist.is_initialized():
             return
         if "RANK" not in os.environ:
@@ -404,15 +404,15 @@ class RankGroup:
 
 
 AHEAD = 2
-"""Receipts of a channel that have begun: each has memory, and on a GPU multiprocessors until its tensor is there."""
+"""Pending receives per channel: each occupies memory, and on a GPU multiprocessors, until its tensor arrives."""
 
 
 @dataclass
 class _Channel:
-    """One end of a channel, used by the thread of its device alone.
+    """One end of a channel, which only the thread of its device uses.
 
-    `tensors` are in the order in which they travel. With gloo, those of programs with different tags never match. Their
-    formats are known to both ends after the first run; in that one a header goes ahead of each tensor.
+    `tensors` are in the order of sending. With gloo, messages of programs with different tags never match. In the first
+    run, a header precedes each tensor; afterwards both ends know the formats.
     """
 
     group: RankGroup
@@ -428,7 +428,7 @@ class _Channel:
     taken: int = 0
 
     def send(self, tensor: str, value: Any) -> None:
-        """Start to send a tensor; its memory is kept until it has left."""
+        """Start to send a tensor; its memory is kept until it is sent."""
         while self.under_way and self.under_way[0][0] and self.under_way[0][0].is_completed():
             self.under_way.popleft()
         if tensor not in self.formats:
@@ -444,7 +444,7 @@ class _Channel:
             self._start(dist.irecv, tensor, self.formats[tensor].empty(self.memory))
 
     def receive(self, tensor: str) -> Any:
-        """Wait for a tensor, and those that travel ahead of it."""
+        """Wait for a tensor, and for all tensors sent before it."""
         while tensor not in self.arrived:
             name = self.tensors[self.taken]
             if not self.under_way:
@@ -458,19 +458,19 @@ class _Channel:
         return self.arrived.pop(tensor)
 
     def finish(self) -> None:
-        """Wait until all has left that was sent."""
+        """Wait until all tensors are sent."""
         while self.under_way:
             self._finished("all tensors")
 
     def _start(self, move: Any, tensor: str, flat: torch.Tensor) -> None:
         with self.group.waiting(f"tensor {tensor!r} {self.named}"):
-            # An empty tensor does not travel.
+            # An empty tensor is not sent.
             group = self.group.direction(self.ends)
             work = move(flat, self.peer, group=group, tag=self.tag) if flat.numel() else None
         self.under_way.append((work, flat))
 
     def _finished(self, tensor: str) -> torch.Tensor:
-        # No local name for the work: an error's traceback would keep it, and with it the connection.
+        # No local name for the work: an error's traceback would keep it, and thereby the connection, alive.
         if self.under_way[0][0] is not None:
             with self.group.waiting(f"tensor {tensor!r} {self.named}"):
                 self.under_way[0][0].wait()
@@ -478,14 +478,14 @@ class _Channel:
 
 
 class RankChannels(RankLinks):
-    """`RankLinks` of a program over the process groups of a `RankGroup`, for the devices of this process."""
+    """The `RankLinks` of a program for the devices of this process, over the process groups of a `RankGroup`."""
 
     def __init__(self, program: Program, group: RankGroup, devices: Mapping[str, RuntimeDevice]) -> None:
         self._group = group
         self._incoming: dict[str, dict[str, _Channel]] = {name: {} for name in devices}
         self._outgoing: dict[str, dict[str, _Channel]] = {name: {} for name in devices}
         tag = next(group.programs)
-        # In the same order on all processes: the two of a channel meet when they connect.
+        # The same order on all processes: both ends of a channel must connect at the same time.
         for (source, target), tensors in sorted(crossing(program, group).items()):
             sends = source in devices
             if sends or target in devices:
@@ -498,7 +498,7 @@ class RankChannels(RankLinks):
                 table[here][away] = _Channel(group, (source, target), peer, named, tag, memory, tensors)
 
     def begin(self, device: str) -> None:
-        """Start to receive the first tensors."""
+        """Before a run: start to receive the first tensors."""
         for channel in self._incoming[device].values():
             channel.taken = 0
             channel.expect()
@@ -508,11 +508,11 @@ class RankChannels(RankLinks):
         self._outgoing[source][target].send(tensor, value)
 
     def receive(self, tensor: str, source: str, target: str) -> Any:
-        """Wait for a tensor: this thread in the host's memory, else the current stream."""
+        """Receive a tensor; in the host's memory this thread waits for it, else the current stream."""
         return self._incoming[target][source].receive(tensor)
 
     def end(self, device: str) -> None:
-        """Wait for sent tensors, whose memory may be written to afterwards."""
+        """Wait until all tensors are sent, so that their memory may be reused."""
         for channel in self._outgoing[device].values():
             channel.finish()
 
@@ -525,7 +525,7 @@ class RankChannels(RankLinks):
 
 
 def crossing(program: Program, group: RankGroup) -> dict[tuple[str, str], tuple[str, ...]]:
-    """(source, target) → the tensors from a device of one process to one of another, in the order of the program."""
+    """(source, target) → the tensors sent between devices of different processes, in the program's order."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for source, actions in program.actions.items():
         for action in actions:

@@ -1,4 +1,4 @@
-"""Links and collectives of several processes, measured where they will be used."""
+"""Measure links and collectives between processes, under the conditions of later runs."""
 
 import itertools
 import time
@@ -23,9 +23,9 @@ _NO_TIME_PER_BYTE = 1e-15
 
 
 def measured_all_reduce(group: RankGroup) -> AlphaBeta:
-    """The line of an all-reduce between the replicas, as the slowest process sees it; the same on all of them.
+    """The α-β line of an all-reduce between replicas, on the slowest process; every process returns the same.
 
-    Every process takes part; with one replica there is nothing to reduce.
+    Every process must call it; with one replica, an all-reduce takes no time.
     """
     if group.peers is None:
         return AlphaBeta(0.0, 0.0)
@@ -35,10 +35,10 @@ def measured_all_reduce(group: RankGroup) -> AlphaBeta:
 
 
 def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> Topology:
-    """The devices of a plan joined pair by pair by links just measured; the same on every process.
+    """The topology of a plan's devices, with a measured link for each pair; every process returns the same.
 
-    Inside a process tensors are handed from thread to thread; between processes they go over torch.distributed. Every
-    replica measures its own links at the same time as the others; a link has the median of all replicas.
+    Within a process, tensors pass between threads; between processes, they pass over torch.distributed. All replicas
+    measure their links at the same time, and each link takes the median over the replicas.
     """
     ranks, called = group.ranks, {device.name: name for name, device in opened.items()}
     found = {
@@ -67,7 +67,7 @@ def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> T
 
 
 def _between(group: RankGroup, first: int, second: int, memory: torch.device) -> AlphaBeta | None:
-    """The line of a message between two processes of this replica: half of timed round trips; None on other ranks."""
+    """The line of a message between two processes of this replica, half of a timed round trip; None on other ranks."""
     pair = [rank + group.replica * group.ranks.per_replica for rank in (first, second)]
     if group.rank not in pair:
         return None
@@ -83,7 +83,7 @@ def _between(group: RankGroup, first: int, second: int, memory: torch.device) ->
 
 
 def _line(group: RankGroup, what: str, memory: torch.device, action: Callable[[torch.Tensor], object]) -> AlphaBeta:
-    """The line through the times of an action on a small and on a large vector, until it is done on a GPU too."""
+    """The line through the times of an action on a small and a large vector; on a GPU, they include its completion."""
     found = []
     for size in (SMALL_BYTES, LARGE_BYTES):
         flat, times = torch.zeros(size // 4, device=memory), []

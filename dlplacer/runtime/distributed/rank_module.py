@@ -1,4 +1,4 @@
-"""A module of which every process holds and runs its part: of the program of all devices, that of its own."""
+"""A placed module over several processes; each holds and runs the part of its own devices."""
 
 import contextlib
 import hashlib
@@ -33,18 +33,18 @@ from dlplacer.runtime.program.program import Compute, Order, Program, Send
 
 @dataclass(frozen=True)
 class RankVariant(Variant):
-    """A `Variant` of which this process runs a part; `whole` has the code of all ops."""
+    """A `Variant` of which this process runs its part; `whole` has the code of all ops."""
 
     whole: Captured
     group: RankGroup
 
     @cached_property
     def is_random(self) -> bool:
-        """True if an op draws random numbers on any process: all take the same numbers from torch's generator."""
+        """True if an op on any process draws random numbers, so that all processes draw the same seeds from torch."""
         return any(code.random for code in self.whole.executable.codes.values())
 
     def outputs(self, state: StepState) -> list[Any]:
-        """The loss as the mean over replicas, or the output of inference; the same on every process of a replica."""
+        """The mean loss over the replicas, or the outputs of inference; the same on every process of a replica."""
         local = super().outputs(state)
         executable = self.whole.executable
         if executable.trains:
@@ -57,14 +57,14 @@ class RankVariant(Variant):
 
 
 class RankModule(PlacedModule):
-    """A `PlacedModule` over several processes, each of which makes the same calls with the inputs of its replica.
+    """A `PlacedModule` over several processes, which all make the same calls, each with the inputs of its replica.
 
-    Parameters and buffers have data on the process that owns their device; elsewhere they are on the meta device and
-    have no gradient, so that any torch optimizer updates the part here. `step` and the loss return the same value
-    everywhere: the mean over the replicas. Gradients are means over the replicas too, as in training on the full batch;
-    statistics of batch norm are those of a replica's own part, as in torch's DistributedDataParallel.
+    Parameters and buffers have data only on the process that owns their device. Elsewhere they are on the meta device
+    and have no gradient, so any torch optimizer updates only the local part. `step` and `forward` return the mean loss
+    over the replicas on every process. Gradients are means over the replicas too, like those of the full batch. Each
+    replica has its own batch norm statistics, like with torch's DistributedDataParallel.
 
-    A failure on one process closes its connections, which ends the call on all; the group cannot be used afterwards.
+    A failure on one process closes its connections and ends the call on all; the group cannot be used afterwards.
     """
 
     def __init__(
@@ -84,22 +84,22 @@ class RankModule(PlacedModule):
 
     @property
     def captured(self) -> Captured:
-        """The graph and executable of all processes of a replica, at the shapes of the plan; not bound to a group."""
+        """The graph and executable of a replica's whole step, at the plan's shapes; collectives have no group."""
         assert isinstance(self._primary, RankVariant)
         return self._primary.whole
 
     def step(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
-        """Forward, backward and the exchange of gradients in one program, as `PlacedModule.step`."""
+        """Like `PlacedModule.step`, with the exchange of gradients in the same program."""
         with self.group.ending():
             return super().step(*inputs, **kwargs)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The loss, as `PlacedModule.forward`; call ``backward()`` on every process."""
+        """Like `PlacedModule.forward`; call ``backward()`` of the loss on every process."""
         with self.group.ending():
             return super().forward(*inputs, **kwargs)
 
     def gathered_state_dict(self) -> dict[str, Any]:
-        """The plain module's state dict, put together from all processes of this replica; call it on every process."""
+        """The plain module's state dict, gathered from all processes of this replica; call it on every process."""
         self._give_up_other_parts()
         state = self.state_dict()
         here = {name: value for name, value in state.items() if isinstance(value, torch.Tensor) and not value.is_meta}
@@ -108,7 +108,7 @@ class RankModule(PlacedModule):
         return _with_metadata(OrderedDict(kept), state)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As torch's, from the state dict of the whole model or of this process; each process takes its own part."""
+        """Like torch's, from the state dict of the whole model or of this process; each process loads only its part."""
         own = self.state_dict()
         mine = OrderedDict(
             (name, _emptied(value) if getattr(own.get(name), "is_meta", False) and hasattr(value, "stride") else value)
@@ -117,12 +117,12 @@ class RankModule(PlacedModule):
         return super().load_state_dict(_with_metadata(mine, state_dict), strict, assign)
 
     def _differentiated(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        # Without a parameter of its own, a process takes part in the backward pass all the same: its loss must have
-        # something to start from.
+        # A process without parameters takes part in the backward pass too: its loss must depend on a differentiable
+        # tensor.
         return super()._differentiated(variant, tensors) or [torch.zeros((), requires_grad=True)]
 
     def _capture(self, job: Job) -> Captured:
-        """As `PlacedModule._capture`, with the plan's collectives in training."""
+        """Like `PlacedModule._capture`, with the plan's collectives in training."""
         captured = super()._capture(job)
         if job.mode != "train" or self.group.ranks.replicas == 1:
             return captured
@@ -131,14 +131,14 @@ class RankModule(PlacedModule):
         now = {code.name for code in captured.executable.of_role("gradient", "update")}
         for name in sorted(before ^ now):
             raise MismatchError(
-                f"{name!r} was {'frozen' if name in before else 'unfrozen or added'} after the plan was applied, which "
-                "exchanges the gradients of other parameters between its replicas; make a plan for this module with "
+                f"{name!r} was {'frozen' if name in before else 'unfrozen or added'} after the plan was applied; the "
+                "plan exchanges other gradients between its replicas: make a plan for this module with "
                 "replicated_plan, and apply it"
             )
         return with_collectives(captured, self.plan)
 
     def _variant_in(self, order: Order, captured: Captured, layouts: Layouts) -> Variant:
-        """The variant of a captured step in an order: the part of this process."""
+        """This process's variant of a captured step in an order."""
         group, order = self.group, self._per_rank(order)
         here = {op for device, ops in order.items() if group.rank_of(device) == group.rank for op in ops}
         part = part_of(captured, here)
@@ -159,7 +159,7 @@ class RankModule(PlacedModule):
         return RankVariant(*given, **how, links=links, away_on_device=group.on_device)
 
     def _per_rank(self, order: Order) -> Order:
-        """The order with the network split: every process runs the collectives of its own devices, in this order."""
+        """The order with the network split by process: each runs the collectives of its own devices, in this order."""
         ranks = self.group.ranks
         found = {name: list(ops) for name, ops in order.items() if name != NETWORK}
         if ranks.replicas > 1:
@@ -180,7 +180,7 @@ class RankModule(PlacedModule):
         is_loss = called.targets and called.loss is not None and isinstance(found, torch.Tensor) and not found.dim()
         if self.group.ranks.replicas == 1 or not is_loss:
             return found
-        # All processes of a replica have the same loss: one gives it.
+        # All processes of a replica have the same loss: only the first contributes it.
         is_first = self.group.rank == self.group.replica * self.group.ranks.per_replica
         return self.group.mean_over_replicas(found if is_first else None, found.device).to(found)
 
@@ -188,7 +188,7 @@ class RankModule(PlacedModule):
         return replica_seed(super()._drawn_seed(variant), self.group.replica)
 
     def _give_up_other_parts(self) -> None:
-        """Let go of the data of parameters and buffers that the latest step has on other processes."""
+        """Free the data of parameters and buffers that live on other processes in the latest step."""
         variant = self._latest
         assert isinstance(variant, RankVariant)
         here, known = (
@@ -207,12 +207,12 @@ class RankModule(PlacedModule):
 
 
 def replica_seed(step_seed: int, replica: int) -> int:
-    """The seed of a step of a replica: no two replicas draw the same."""
+    """The seed of a replica's step; every replica has a different one."""
     return step_seed + (replica << 64)
 
 
 def _with_metadata(state: "OrderedDict[str, Any]", of: Mapping[str, Any]) -> "OrderedDict[str, Any]":
-    """A state dict with the metadata of another one: versions of modules, seeds of random ops."""
+    """A state dict with the metadata of another one, such as module versions."""
     if hasattr(of, "_metadata"):
         state._metadata = of._metadata  # type: ignore[attr-defined]
     return state
@@ -220,7 +220,7 @@ def _with_metadata(state: "OrderedDict[str, Any]", of: Mapping[str, Any]) -> "Or
 
 def _emptied(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without data, on the meta device."""
-    # With the very strides, also where they have gaps: the step is captured from them, here as where the data is.
+    # Keep the exact strides, even with gaps: every process captures the step from them.
     empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     return nn.Parameter(empty, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
 
@@ -234,11 +234,11 @@ def apply_ranks(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     segments: str = "eager",
 ) -> RankModule:
-    """The job's module, running as planned over several processes. Call it on all of them, with the same weights.
+    """The job's module, running as planned over several processes; all must call it, with the same weights.
 
-    The `job` has the inputs of this process's replica; `devices` are as for `parse_ranks`. More than one of `replicas`
-    needs a plan with collectives (`dlplacer.runtime.distributed.replicated_plan`). `timeout_s`: seconds to wait for
-    another process. Raises what `dlplacer.apply` raises, and InputError if the number of processes is another, or they
+    The `job` has the inputs of this process's replica; for `devices` see `parse_ranks`. Two or more `replicas`
+    need a plan with collectives (`dlplacer.runtime.distributed.replicated_plan`). `timeout_s`: seconds to wait for
+    another process. Raises the errors of `dlplacer.apply`, and InputError if the number of processes is wrong, or they
     differ in plan, versions, inputs, weights or settings.
     """
     require_applicable(job, plan, segments)
@@ -252,7 +252,7 @@ def require_replicas(plan: Plan, replicas: int) -> None:
     planned = (plan.graph.capture or {}).get("collectives", {}).get("replicas", 1)
     if planned != replicas:
         raise MismatchError(
-            f"the plan was made for {planned} replicas, and {replicas} are to run; make one with "
+            f"the plan was made for {planned} replicas, but {replicas} are requested; make one with "
             "dlplacer.runtime.distributed.replicated_plan, from the plan of one replica"
         )
 
@@ -261,9 +261,9 @@ def require_replicas(plan: Plan, replicas: int) -> None:
 def opened_group(
     plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas: int, timeout_s: float
 ) -> Iterator[tuple[RankGroup, dict[str, RuntimeDevice]]]:
-    """The group of processes that run a plan, and device of the plan → device, for those that this process owns.
+    """The group of processes that run a plan, and device of the plan → open device, for this process's devices.
 
-    They outlive the context, unless an error leaves it.
+    They stay open after the context, unless an error leaves it.
     """
     group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
     opened: dict[str, RuntimeDevice] = {}
@@ -281,14 +281,14 @@ def opened_group(
 def apply_in_group(
     job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, RuntimeDevice], segments: str = "eager"
 ) -> RankModule:
-    """As `apply_ranks`, for a group and its devices."""
+    """Like `apply_ranks`, with an existing group and open devices."""
     group.require_same(settings_of(job, plan, group))
     captured = with_collectives(capture_as_planned(job, plan), plan)
     planned = of_captured_ops(plan, captured.graph)
     require_runnable(captured, planned, opened)
     devices = dict(opened)
     if group.ranks.replicas > 1:
-        # A thread for collectives: free to run on any core, or with a stream of its own on this process's GPU.
+        # Collectives have their own thread, which any core may run, or their own stream on this process's GPU.
         here = next(iter(opened.values())).torch_device
         is_host = kind_of(here).in_host_memory
         network = group.ranks.network_of(next(iter(opened)))
@@ -297,10 +297,10 @@ def apply_in_group(
 
 
 def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:
-    """The settings that processes must share before the first step, in the order in which a difference is named.
+    """The settings that processes must share before the first step, in the order in which they are compared.
 
-    Parameters are the same on all processes; buffers only within a replica, because each has its own batch norm
-    statistics.
+    All processes must have the same parameters. Only processes of one replica need the same buffers, because each
+    replica has its own batch norm statistics.
     """
     values: dict[str, torch.Tensor] = {f"the values of {name!r}": one for name, one in job.module.named_parameters()}
     values |= {f"the values of {name!r} in replica {group.replica}": one for name, one in job.module.named_buffers()}
@@ -325,6 +325,6 @@ def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:
 
 
 def _checksum(tensor: torch.Tensor) -> int:
-    """A checksum of a tensor's elements, in their order."""
+    """A checksum of a tensor's elements, in order."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     return zlib.crc32(plain.reshape(-1).view(torch.uint8).numpy().data) if plain.numel() else 0

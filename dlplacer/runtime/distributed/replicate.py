@@ -1,7 +1,7 @@
-"""A plan for one replica → the same plan with its gradients exchanged between replicas.
+"""Turn a plan for one replica into the same plan with gradients averaged between replicas.
 
-The network is one more device of the topology: collectives run there one at a time, while all devices compute. They
-read and write the memory of the devices themselves, so the edges to it carry no bytes.
+The network is one more device of the topology: it runs collectives one at a time, while all devices compute. Edges to
+the network carry no bytes, because collectives read and write the memory of the devices.
 """
 
 import math
@@ -37,7 +37,7 @@ COLLECTIVE = "collective"
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Parameters whose gradients are exchanged together; all live on one device of the plan."""
+    """Parameters of one device of the plan, whose gradients are exchanged together."""
 
     device: str
     parameters: tuple[str, ...]
@@ -45,14 +45,14 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean of a vector over replicas, in place; without a group the vector itself, as for timing alone."""
+    """Averages a vector over the replicas, in place; without a group, for timing only, it returns the vector."""
 
     bucket: str
     group: "RankGroup | None" = None
 
     def __call__(self, flat: torch.Tensor) -> torch.Tensor:
         if self.group is not None:
-            # Divided first, as by DistributedDataParallel: a sum of float16 may be too large where a mean is not.
+            # Divide first, like DistributedDataParallel: a float16 sum may overflow although the mean does not.
             flat.div_(self.group.ranks.replicas)
             with self.group.waiting(f"{self.bucket} from ranks {self.group.ranks.peers_of(self.group.rank)}"):
                 dist.all_reduce(flat, group=self.group.peers)
@@ -60,21 +60,21 @@ class Mean:
 
 
 def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """One vector of all elements."""
+    """Concatenate all elements into one vector."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def unpack(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """The parts of a vector in their shapes, sharing its memory."""
+    """Split a vector into tensors of these shapes, which share its memory."""
     sizes = [torch.Size(shape).numel() for shape in shapes]
     return [part.view(tuple(shape)) for part, shape in zip(torch.split(flat, sizes), shapes, strict=True)]
 
 
 def with_collectives(captured: Captured, plan: Plan) -> Captured:
-    """The captured step with the collectives that a plan has; the same object if it has none.
+    """The captured step with the plan's collectives added; the same object if the plan has none.
 
-    Ops that name no device are kept off the network. Raises MismatchError if a bucket names a parameter that has no
-    gradient.
+    Ops without allowed devices may use all but the network. Raises MismatchError if a bucket names a parameter that has
+    no gradient.
     """
     described = (plan.graph.capture or {}).get("collectives")
     if described is None:
@@ -107,7 +107,7 @@ def with_collectives(captured: Captured, plan: Plan) -> Captured:
 
 
 def with_collective_ops(graph: OpGraph, buckets: Sequence[Bucket], devices: Sequence[str]) -> OpGraph:
-    """The graph with three ops for every bucket, between the gradients and their readers."""
+    """The graph with three ops per bucket, between the gradients and their readers."""
     ops = {op.id: op if op.devices is not None else replace(op, devices=tuple(devices)) for op in graph.ops}
     edges = list(graph.edges)
     for number, bucket in enumerate(buckets):
@@ -130,7 +130,7 @@ def with_collective_ops(graph: OpGraph, buckets: Sequence[Bucket], devices: Sequ
             if not any(edge.target == packed and edge.tensor == gradient.tensor for edge in edges):
                 edges.append(replace(gradient, target=packed))
             edges += [Edge(unpacked, edge.target, spec.bytes, position, _mean_of(name)) for edge in moved]
-    # In an order in which they can run: what reads a mean comes last.
+    # Keep a valid order of execution: readers of a mean come last.
     last = {op for bucket in buckets for name in bucket.parameters for op in (f"{name}.grad", f"{name}.update")}
     ordered = sorted(ops.values(), key=lambda op: op.id in last)
     extended = replace(graph, ops=tuple(ordered), edges=tuple(edges))
@@ -138,7 +138,7 @@ def with_collective_ops(graph: OpGraph, buckets: Sequence[Bucket], devices: Sequ
 
 
 def with_group(executable: Executable, group: "RankGroup") -> Executable:
-    """The executable whose collectives really talk to the other replicas."""
+    """The executable with its collectives bound to a group of processes."""
 
     def bound(code: OpCode) -> OpCode:
         instructions = tuple(
@@ -151,7 +151,7 @@ def with_group(executable: Executable, group: "RankGroup") -> Executable:
 
 
 def names_of(number: int) -> tuple[str, str, str]:
-    """Ids of a bucket's ops: those that pack, take the mean and unpack."""
+    """Ids of a bucket's three ops, which pack, average and unpack its gradients."""
     return f"pack.{number}", f"all_reduce.{number}", f"unpack.{number}"
 
 
@@ -167,13 +167,13 @@ def _sink(graph: OpGraph, parameter: str) -> Op:
 
 
 def _gradient_spec(graph: OpGraph, parameter: str) -> TensorSpec:
-    """Shape, dtype and bytes of a gradient: those of its parameter."""
+    """Shape, dtype and bytes of a gradient, which are those of its parameter."""
     group = _sink(graph, parameter).colocate
     return next(op for op in graph.ops if op.kind == "parameter" and op.colocate == group).outputs[0]
 
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
-"""As torch's DistributedDataParallel."""
+"""The default of torch's DistributedDataParallel."""
 
 _SLOWER = 1.25
 _LEAST_LATENCY_S = 1e-9
@@ -182,8 +182,8 @@ _LEAST_LATENCY_S = 1e-9
 def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> Plan:
     """The plan with one collective per bucket of gradients, each as early as its gradients allow.
 
-    Placement and order of the plan stay. What reads the gradients' means (and the updates, where they are part of the
-    step) comes last on every device, in the order of the buckets.
+    The plan keeps its placement and order. The readers of averaged gradients, and updates that are part of the step,
+    come last on every device, in the order of the buckets.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
     InputError
         If an argument is out of range.
     MismatchError
-        If the plan has no gradients, or collectives already.
+        If the plan has no gradients, has collectives already, or is of fused ops or modules.
     """
     if replicas < 2 or bucket_bytes < 1:
         raise InputError(
@@ -226,10 +226,10 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
 
 
 def with_network(topology: Topology) -> Topology:
-    """The machine with a pseudo-device `network`, joined to every device; InputError if a node has that name already.
+    """The topology with a pseudo-device `network`, linked to every device; InputError if a node has that name already.
 
-    Its links only join the graph. Two of them are slower than any route, so that no tensor takes them as a short cut;
-    what the plan charges for them is taken off the time of the collectives.
+    Its links only keep the topology connected. A route over two of them is slower than any other, so that no tensor
+    takes it. The time that a plan charges for these links is subtracted from the time of the collectives.
     """
     if any(node.id == NETWORK for node in topology.nodes):
         raise InputError(f"the topology has a node {NETWORK!r} already; rename it: collectives run on one of that name")
@@ -241,7 +241,7 @@ def with_network(topology: Topology) -> Topology:
 
 
 def buckets_of(plan: Plan, ready_s: Mapping[str, float], bucket_bytes: int) -> list[Bucket]:
-    """Gradients in the order in which the plan finishes them, cut into buckets per device and dtype."""
+    """Buckets of the gradients per device and dtype, in the order in which the plan finishes them."""
     weights = {op.colocate: op for op in plan.graph.ops if op.kind == "parameter"}
     open_buckets: dict[tuple[str, str], tuple[list[str], int]] = {}
     closed: list[Bucket] = []
@@ -260,9 +260,9 @@ def buckets_of(plan: Plan, ready_s: Mapping[str, float], bucket_bytes: int) -> l
 
 
 def with_exchange_times(graph: OpGraph, topology: Topology, all_reduce: AlphaBeta) -> OpGraph:
-    """The graph with times for its collectives by the line of an all-reduce, and for packing by the roofline.
+    """The graph with times of collectives from the line of an all-reduce, and times of packing from the roofline.
 
-    Packing is free where the rate of a device's memory is not known; profiling on the devices measures it.
+    Packing takes no time if the memory rate of a device is unknown; profiling on the devices measures it.
     """
     route_s = 2 * max(link.latency_s for link in topology.links if link.target == NETWORK)
     kinds = [kind for kind in topology.device_types if kind != NETWORK]
@@ -277,7 +277,7 @@ def with_exchange_times(graph: OpGraph, topology: Topology, all_reduce: AlphaBet
 
 
 def _gradients_ready_s(plan: Plan) -> dict[str, float]:
-    """Parameter name → when its gradient is on the parameter's device."""
+    """Parameter name → time when its gradient is ready on the parameter's device."""
     arrival_s = {(transfer.tensor, transfer.target): transfer.end_s for transfer in plan.transfers}
     found = {}
     for op in plan.graph.ops:
@@ -291,7 +291,7 @@ def _gradients_ready_s(plan: Plan) -> dict[str, float]:
 def _replayed(
     plan: Plan, graph: OpGraph, topology: Topology, buckets: Sequence[Bucket], ready_s: Mapping[str, float]
 ) -> Plan:
-    """The plan with the ops of the exchange in their turn: each bucket behind its last gradient, its readers last."""
+    """The plan replayed with the exchange: each bucket after its last gradient, the readers of means last."""
     position = topology.device_index
     home = {op: position[device] for op, device in plan.placement.items()}
     place_of = {entry.op: (entry.start_s, number, 0) for number, entry in enumerate(plan.ops)}

@@ -1,1 +1,1 @@
-"""A program compiled to straight-line functions, and the devices' threads that call them."""
+"""Compile a program to straight-line functions, and call them on the devices' threads."""

@@ -1,4 +1,4 @@
-"""The ways to call segments, by name: PyTorch's kernels one by one, compiled by TorchInductor, or as CUDA graphs."""
+"""Backends that run segments: PyTorch's kernels one by one, code compiled by TorchInductor, or CUDA graphs."""
 
 import logging
 import threading
@@ -17,27 +17,27 @@ from dlplacer.runtime.executor.segment_graph import SegmentGraph, boxed_module
 from dlplacer.runtime.executor.stateful_ops import generator_lock
 
 SegmentFunction = Callable[[list[Any]], Sequence[Any]]
-"""Takes its inputs out of a list, and returns its outputs."""
+"""Empties the list of its inputs, and returns its outputs."""
 
 _logger = logging.getLogger(__name__)
 _HOST_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 _WARMUP = 2
-"""Steps that issue the ops first: libraries choose algorithms and allocate workspaces then, which no capture may do."""
+"""Eager steps before a capture: in these, libraries choose algorithms and allocate workspaces, as no capture may."""
 
-_MOST_CAPTURES = 4  # a segment that has to be captured again and again gains nothing
+_MOST_CAPTURES = 4  # a segment that needs a capture again and again gains nothing
 
 
 class SegmentBackend:
-    """Calls one kernel after another, in straight-line code that torch.fx generates; others call segments otherwise.
+    """The eager backend, whose straight-line code from torch.fx calls one kernel after another; base of the others.
 
-    `leaves_values`: whether tensors stay where they are until the next run, so that runs must not overlap.
+    `leaves_values`: whether tensors stay in place until the next run, so that runs must not overlap.
     """
 
     leaves_values = False
 
     def refusal(self, code: OpCode) -> str | None:  # noqa: ARG002
-        """Why an op cannot be part of a segment of this backend; None if it can."""
+        """The reason why an op cannot be in a segment of this backend; None if it can."""
         return None
 
     def function(self, code: SegmentGraph) -> SegmentFunction:
@@ -47,7 +47,7 @@ class SegmentBackend:
 
 
 def segment_backend(name: str) -> SegmentBackend:
-    """A new backend for one program; InputError if there is none of this name."""
+    """A new backend for one program; InputError if the name is unknown."""
     if name not in BACKENDS:
         *others, last = BACKENDS
         raise InputError(f"segments is {name!r}; use {', '.join(others)} or {last}")
@@ -55,14 +55,14 @@ def segment_backend(name: str) -> SegmentBackend:
 
 
 class Inductor(SegmentBackend):
-    """Compiles a segment with TorchInductor when it is first called; random ops and updates stay eager."""
+    """Compiles a segment with TorchInductor at its first call; random ops and updates stay eager."""
 
     def refusal(self, code: OpCode) -> str | None:
-        """As `captured_refusal`."""
+        """Like `captured_refusal`."""
         return captured_refusal(code)
 
     def function(self, code: SegmentGraph) -> SegmentFunction:
-        """A function that compiles at its first call."""
+        """A function that compiles the segment at its first call."""
         module = fx.GraphModule(code.attributes, code.graph, "Segment")
         made: list[Callable[..., Sequence[Any]]] = []
 
@@ -71,7 +71,7 @@ class Inductor(SegmentBackend):
                 import torch._inductor
 
                 try:
-                    # Torch's compilers keep state of the process.
+                    # Torch's compilers keep state per process.
                     with _compiling:
                         made.append(torch._inductor.compile(module, list(boxed)))
                 except Exception as error:
@@ -88,7 +88,7 @@ _compiling = threading.Lock()
 
 
 def captured_refusal(code: OpCode) -> str | None:
-    """Why an op can be in no compiled segment and no CUDA graph; None if it can."""
+    """The reason why an op can be in no compiled segment or CUDA graph; None if it can."""
     if code.random:
         return f"op {code.op!r} draws random numbers: every step seeds them anew"
     if code.role == "update":
@@ -98,7 +98,7 @@ def captured_refusal(code: OpCode) -> str | None:
         if target is getitem:
             continue
         if not isinstance(target, torch._ops.OpOverload):
-            return f"op {code.op!r} is no operator of torch"
+            return f"op {code.op!r} calls a function that is no operator of torch"
         if _HOST_READS.intersection(target.tags):
             return f"op {code.op!r} makes the host wait for numbers ({target})"
     return None
@@ -106,12 +106,12 @@ def captured_refusal(code: OpCode) -> str | None:
 
 @dataclass
 class CudaGraphs(SegmentBackend):
-    """The segments of one program as graphs; a segment that cannot be captured is left to its ops.
+    """The segments of one program as CUDA graphs; a segment that cannot be captured issues its ops one by one.
 
-    A graph has at `least` so many kernels: replaying one costs about what issuing two or three ops costs. `notes` say
-    why segments are not replayed, `replays` how often graphs were. The first captures of a device share a pool: they
-    are replayed in that order, so that one may use again what another has left. What they hand on stays alive: `static`
-    says where a graph leaves a tensor of a device in every step.
+    A graph has at `least` this many kernels: a replay costs about as much as issuing two or three ops. `notes` say why
+    segments are not replayed; `replays` counts replayed graphs. The first captures of a device share a memory pool:
+    they are replayed in the order of capture, so a graph may reuse memory that an earlier one has freed. Their outputs
+    stay alive: `static` holds, by device and name, the tensor that a graph writes in every step.
     """
 
     least: int = 8
@@ -122,14 +122,14 @@ class CudaGraphs(SegmentBackend):
     _pools: dict[int, Any] = field(default_factory=dict)
 
     def refusal(self, code: OpCode) -> str | None:
-        """As `captured_refusal`."""
+        """Like `captured_refusal`; a new reason is added to `notes`."""
         reason = captured_refusal(code)
         if reason is not None and reason not in self.notes:
             self.notes.append(reason)
         return reason
 
     def function(self, code: SegmentGraph) -> SegmentFunction:
-        """A function that captures the segment after some steps; the eager one on devices without streams or graphs."""
+        """A function that captures the segment after some steps; the eager one if short, or without CUDA graphs."""
         eager, streams = super().function(code), code.device.streams
         kernels = sum(node.op == "call_function" and node.target is not getitem for node in code.graph.nodes)
         if streams is None or kernels < self.least or not hasattr(streams.backend.torch, "CUDAGraph"):
@@ -163,7 +163,7 @@ class _Captured:
             value is not None and self._stays(position, value) and not _same_memory(held, value)
             for position, (held, value) in enumerate(zip(self._held, given, strict=True))
         ):
-            # A parameter moved: what was captured reads elsewhere. A replay may be under way.
+            # A parameter has moved, and the graph reads its old memory. A replay may still be running.
             self.streams.named(COMPUTE_STREAM).synchronize()
             self._graph = None
         if self._graph is None and not self._captured(given):
@@ -172,22 +172,22 @@ class _Captured:
         return self._replay()
 
     def _captured(self, given: list[Any]) -> bool:
-        """True if the segment is captured now."""
+        """Capture the segment; True on success."""
         self._captures += 1
         if self._captures > _MOST_CAPTURES:
-            return self._give_up("is not replayed: a tensor that it reads moves")
+            return self._give_up("is not replayed: an input keeps changing its memory")
         self._held = [
             value if value is None or self._stays(position, value) else torch.empty_like(value)
             for position, value in enumerate(given)
         ]
         self._fill(given)
         cuda = self.streams.backend.torch
-        # One that is captured again comes after those that are replayed behind it, which write to all that was free.
+        # A repeated capture gets its own pool: graphs replayed after it may write to all free memory of the shared one.
         graph, pool = cuda.CUDAGraph(), self.pool if self._captures == 1 else cuda.graph_pool_handle()
         try:
-            # A thread that draws random numbers on this device meanwhile would move the generator that a capture holds.
+            # A thread that draws random numbers here during a capture would advance the generator that it holds.
             with capturing, generator_lock(self.code.device.torch_device):
-                # Only this thread is kept from what a capture forbids: others allocate and wait for events.
+                # The rules of a capture bind only this thread: others may allocate and wait for events.
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
                     self._made = list(self.function(list(self._held)))
@@ -199,7 +199,7 @@ class _Captured:
         return True
 
     def _fill(self, given: list[Any]) -> None:
-        """Copy outside inputs to the memory that the graph reads."""
+        """Copy inputs that are not in place to the memory that the graph reads."""
         for held, value in zip(self._held, given, strict=True):
             if value is not None and held is not value and not _same_memory(held, value):
                 held.copy_(value)
@@ -225,7 +225,7 @@ class _Captured:
         return False
 
     def _stays(self, position: int, value: torch.Tensor) -> bool:
-        """True if a tensor is at the same place in every step: it comes from outside, or another graph leaves it."""
+        """True if a tensor has the same memory in every step: it comes from outside, or another graph writes it."""
         code = self.code
         name = code.read[position] if position < len(code.read) else ""
         return position in code.lasting or self.graphs.static.get((id(self.streams), name)) is value

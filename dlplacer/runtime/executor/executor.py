@@ -1,7 +1,7 @@
-"""Runs a program on devices. It decides nothing: segments, transfers and events are issued in one order.
+"""Run a program on devices. The executor decides nothing: segments, transfers and events are issued in a given order.
 
-CPU devices have a thread each, and all devices with streams share one. Every thread takes the actions of its devices in
-the order of `dlplacer.runtime.program.program`, so that no two of them wait for each other.
+Each CPU device has a thread; all devices with streams share one. Every thread takes the actions of its devices in the
+order of `dlplacer.runtime.program.program`, so that no two threads wait for each other.
 """
 
 import contextlib
@@ -53,10 +53,10 @@ from dlplacer.runtime.program.program import (
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive ops of a device, ready to be called; `home` is its name in the program. Without ops it only frees.
+    """Consecutive ops of a device, ready to be called; `home` is the device's name in the program.
 
-    While it runs the device no longer holds the values that it reads `last`, or frees unread (`dropped`). Its `marks`
-    only carry an order: they are None. If it `draws` random numbers, it has one op.
+    Before a call, the device drops the values that it reads `last`, and unread ones to free (`dropped`). Its `marks`
+    carry only an order: they are None. A segment without ops only frees; one that `draws` random numbers has one op.
     """
 
     graph: OpGraph
@@ -97,7 +97,7 @@ class Segment:
         return f"op {op.id!r}{where} failed on {self.code.device.name}: {first_line(error)}"
 
     def _failing(self, error: Exception) -> str:
-        """The op whose generated line the error passed; the first op if the code is not ours."""
+        """The op whose generated line is in the error's traceback; the first op if there is none."""
         trace = error.__traceback__
         while trace is not None:
             if trace.tb_frame.f_code is getattr(self.function, "__code__", None):
@@ -109,19 +109,19 @@ class Segment:
 
 
 class Step(NamedTuple):
-    """A call of the issuing loop, and its message for the user on failure; None if the error has its own."""
+    """A call in the issuing loop, and the user's message for its errors; None keeps the error's own message."""
 
     call: Callable[[ProgramRun], None]
     message: Callable[[Exception], str | None]
 
 
 def activate_step(device: RuntimeDevice) -> Step:
-    """Turns a thread that several devices share to one of them."""
+    """A step that switches a shared thread to one of its devices."""
     return Step(lambda run: device.activate(), lambda error: f"{device.name} failed: {first_line(error)}")
 
 
 def send_step(action: Send, home: str, is_here: bool, links: RankLinks) -> Step:
-    """Hands a tensor, or its copy that is under way, to another device, of another process unless it `is_here`."""
+    """A step that sends a tensor, or its enqueued copy, to a device; unless `is_here`, another process owns that."""
     tensor, name = action.tensor, action.target
 
     def send(run: ProgramRun) -> None:
@@ -138,7 +138,7 @@ def send_step(action: Send, home: str, is_here: bool, links: RankLinks) -> Step:
 def receive_step(
     action: Recv, home: str, device: RuntimeDevice, sender: RuntimeDevice | None, links: RankLinks
 ) -> Step:
-    """Takes a tensor that another device has sent: of another process, over `links`, if there is no `sender` here."""
+    """A step that receives a tensor: from `sender`, a device of this process, or over `links` from another process."""
     tensor, source = action.tensor, action.source
 
     def receive(run: ProgramRun) -> None:
@@ -148,7 +148,7 @@ def receive_step(
             value = links.receive(tensor, source, home)
             is_away = value is not None and value.device != device.torch_device
         try:
-            # What a device with streams sends to another one, the program has copied.
+            # The program has already copied a tensor from a device with streams.
             run.state.values[home][tensor] = device.receive(value) if is_away else value
         except Exception as error:
             where = f"from {source} on {device.name}"
@@ -166,9 +166,9 @@ def stream_step(
     events: dict[str, torch.Event],
     target: RuntimeDevice | None = None,
 ) -> Step:
-    """An action on the streams of a device; a COPY without a `target` goes through the host to another process.
+    """A step for an action on a device's streams; a COPY without `target` goes to the host, for another process.
 
-    `events`: those of the program by name, recorded again in every run.
+    `events`: the program's events by name; every run records them again.
     """
     streams = device.streams
 
@@ -195,7 +195,7 @@ def stream_step(
 
 
 LONGEST = 2000
-"""Actions in one segment: the parser's memory is for all of a function at once."""
+"""Most actions in one segment: Python's parser needs memory for a whole function at once."""
 
 _submitting = Lock()
 _Thread = tuple[tuple[str, ...], tuple[Step, ...]]
@@ -203,10 +203,10 @@ _Thread = tuple[tuple[str, ...], tuple[Step, ...]]
 
 
 class Executor:
-    """A program, compiled for its devices: by name, those of this process. Others are reached through `links`.
+    """A program, compiled for the `devices` of this process, by name; `links` reach devices of other processes.
 
-    `backend` makes segments callable; for `CudaGraphs` the program is a whole step. Recorded runs call every op.
-    Devices that share a thread are issued by the planned `starts` of ops.
+    `backend` makes segments callable; with `CudaGraphs`, the program must be a whole step. Recorded runs call op by op.
+    Devices that share a thread issue their ops in the order of the planned `starts`.
     """
 
     def __init__(
@@ -237,16 +237,16 @@ class Executor:
         self._events: dict[str, torch.Event] = {}
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
-        """The state with which a step begins."""
+        """The initial state of a step; with `record`, it has a timeline per device."""
         timelines = {name: DeviceTimeline() for name in self._devices} if record else {}
         return StepState(inputs, {name: {} for name in self._devices}, timelines)
 
     def run(self, state: StepState) -> None:
-        """Run the program: devices without streams have ended when it returns, for others the caller's streams wait.
+        """Run the program: devices without streams are done on return; the caller's streams wait for the others.
 
-        A recorded run waits for all. Raises RunError if an op fails; names the op, its module and its device. The other
-        devices stop at their next receive. What fails on a GPU after it was issued is raised by one of the next runs,
-        or where a result is read.
+        A recorded run waits for all devices. Raises RunError if an op fails; it names the op, its module and its
+        device. The other devices stop at their next receive. An error on a GPU after issuing is raised by a later run,
+        or when a result is read.
         """
         with self._order.turn:
             self._run(state)
@@ -257,7 +257,7 @@ class Executor:
         threads = self._compiled(bool(state.timelines))
         answers: list[Reply[None]] = []
         try:
-            # Two programs at once must queue in the same order on all devices, or they wait for each other.
+            # Two concurrent programs must queue in the same order on all devices, or they deadlock.
             with _submitting:
                 for homes, steps in threads:
                     work = functools.partial(self._issue, homes, steps, run, given)
@@ -280,7 +280,7 @@ class Executor:
             raise
 
     def _stop(self, run: ProgramRun) -> None:
-        """Have all devices stop at their next receive, those of other processes too."""
+        """Make all devices, including those of other processes, stop at their next receive."""
         self._links.fail()
         run.give_up()
 
@@ -320,7 +320,7 @@ class Executor:
             run.state.timelines[name].begin(device)
 
     def _compiled(self, recording: bool) -> Sequence[_Thread]:
-        """The threads and their steps, compiled when first needed: most programs are never recorded."""
+        """The threads and their steps, compiled at first use: most programs are never recorded."""
         if recording not in self._threads:
             steps: dict[str, list[Step]] = {name: [] for name in self._devices}
             workers = {name: device.worker for name, device in self._devices.items()}
@@ -339,7 +339,7 @@ class Executor:
             self._threads[recording] = [
                 (names, tuple(steps[names[0]]))
                 for names in homes.values()
-                # No thread is woken for nothing.
+                # A thread without work is not woken.
                 if steps[names[0]] or recording or self._devices[names[0]].streams is not None
             ]
         return self._threads[recording]
@@ -357,12 +357,12 @@ class Executor:
         return stream_step(first, home, device, self._events, target)
 
     def _kind(self, op: str) -> object:
-        """Key of ops that may share a segment; None for an op that draws random numbers and stays alone."""
+        """Key of ops that may share a segment; None for an op that must be alone, because it draws random numbers."""
         code = self._executable.codes.get(op)
         return None if code is None or code.random else self._is_compiled(op)
 
     def _segment(self, home: str, actions: Sequence[Action], recorded: bool) -> Segment:
-        """The segment of these COMPUTE and FREE actions of a device; a recorded one notes when every op ended."""
+        """The segment of COMPUTE and FREE actions of a device; if `recorded`, it notes the end of every op."""
         ops = tuple(action.op for action in actions if isinstance(action, Compute))
         freed = {action.tensor for action in actions if isinstance(action, Free)}
         made = {name for op in ops for name in self._exported(op)}
@@ -389,13 +389,13 @@ class Executor:
         return self.backend.refusal(self._executable.codes[op]) is None
 
     def _exported(self, op: str) -> Collection[str]:
-        """Tensors of outgoing edges and of the step's results; the rest is dropped at once."""
+        """An op's tensors that other ops read or the step returns; other results are dropped at once."""
         wanted = {edge.tensor for edge in self._graph.edges_from[op]}
         return wanted | self._executable.returned.intersection(self._executable.codes[op].results)
 
     @cached_property
     def _lasting(self) -> Mapping[str, frozenset[str]]:
-        """Device → tensors that are the same in every step; a parameter that came from elsewhere is another copy."""
+        """Device → its own tensors that are the same in every step; a parameter from another device is a new copy."""
         return {
             home: frozenset(
                 code.value
@@ -407,13 +407,13 @@ class Executor:
 
     @cached_property
     def _fresh(self) -> frozenset[str]:
-        """Tensors that outlive the step, or that another process reads, for which nothing here waits."""
+        """Tensors that outlive the step, or that another process reads; nothing here waits for that process."""
         sends = (action for home in self._devices for action in self._program.actions[home] if isinstance(action, Send))
         return self._executable.returned | {action.tensor for action in sends if action.target not in self._devices}
 
 
 def _take(steps: Sequence[Step], run: ProgramRun) -> None:
-    """Call one step after another; an error is raised as the user reads it, with the action in which it occurred."""
+    """Call one step after another; an error is raised as a RunError with the step's message, if that has one."""
     for step in steps:
         try:
             step.call(run)
@@ -427,7 +427,7 @@ def _take(steps: Sequence[Step], run: ProgramRun) -> None:
 
 
 def _wait_for(answers: Sequence[Reply[None]]) -> None:
-    """Wait for all, and raise what the first of them has raised."""
+    """Wait for all replies, then raise the first error among them."""
     failure: Exception | None = None
     for answer in answers:
         try:
@@ -440,5 +440,5 @@ def _wait_for(answers: Sequence[Reply[None]]) -> None:
         try:
             raise failure
         finally:
-            # As long as a frame refers to the error, the cycle keeps the tensors of the failed step.
+            # A reference to the error here would be a cycle that keeps the failed step's tensors alive.
             del failure

@@ -1,4 +1,4 @@
-"""One run of a program: its values, hand-overs and timelines, and its order among runs and caller's streams."""
+"""One run of a program: its values, transfers and timelines, and its order relative to other runs and streams."""
 
 import contextlib
 import threading
@@ -29,11 +29,11 @@ class StepInputs:
 
 @dataclass
 class DeviceTimeline:
-    """The marks that one device sets in one step: (op, begin, end) in order.
+    """The marks of one device in one step: (op, begin, end) in order.
 
-    An op begins where the op before it ended, or where the last tensor that the device waited for had arrived: the
-    runtime's own cost between two ops counts to the second one, and waiting counts to none. `started_ns`: moment of
-    ``time.perf_counter_ns`` at the begin; 0 before it.
+    An op begins when the previous op has ended, or when the last tensor that the device waited for has arrived. So the
+    runtime's overhead between two ops counts for the second, and waiting counts for neither. `started_ns`: the value of
+    ``time.perf_counter_ns`` when the step begins; 0 before.
     """
 
     marks: list[tuple[str, Any, Any]] = field(default_factory=list)
@@ -42,16 +42,16 @@ class DeviceTimeline:
     _resumed: Any = None
 
     def begin(self, device: RuntimeDevice) -> None:
-        """Called on the device's thread when the program starts there and the device has nothing else to do."""
+        """Called on the device's thread when the program starts there, while the device is idle."""
         self._origin = self._resumed = device.now()
         self.started_ns = time.perf_counter_ns()
 
     def resume(self, device: RuntimeDevice) -> None:
-        """Called when a tensor has arrived that the device waited for."""
+        """Called when a tensor that the device waited for has arrived."""
         self._resumed = device.now()
 
     def finish(self, op: str, device: RuntimeDevice) -> None:
-        """Called behind an op."""
+        """Called after an op."""
         end = device.now()
         self.marks.append((op, self._resumed, end))
         self._resumed = end
@@ -64,9 +64,9 @@ class DeviceTimeline:
 
 @dataclass
 class StepState:
-    """The state of a step from its first program to its last: device name → values, and → timeline if it is recorded.
+    """The state of a step over all its programs: device name → values, and in recorded steps, device name → timeline.
 
-    `worked_s`: device name → seconds for which the last program has occupied its thread.
+    `worked_s`: device name → seconds for which the last program occupied the device's thread.
     """
 
     inputs: StepInputs
@@ -76,15 +76,15 @@ class StepState:
 
 
 class AbortedError(Exception):
-    """Another device failed."""
+    """Raised where a device stops because another one failed."""
 
 
 @dataclass
 class ProgramRun:
     """A program while it runs.
 
-    `cells`: (tensor, target) → where it is handed over, for all SENDs between devices of this process. `copies`:
-    (tensor, source, target) → a copy that is enqueued and not yet handed over.
+    `cells`: (tensor, target) → the reply that carries it, for all SENDs between devices of this process. `copies`:
+    (tensor, source, target) → a copy that is enqueued but not yet sent.
     """
 
     state: StepState
@@ -92,47 +92,47 @@ class ProgramRun:
     copies: dict[tuple[str, str, str], Any] = field(default_factory=dict)
 
     def give_up(self) -> None:
-        """Make every thread stop at the next tensor that it waits for."""
+        """Make every thread stop at its next receive."""
         for cell in self.cells.values():
             cell.give(None, AbortedError())
 
 
 class RankLinks:
-    """Carries tensors to and from the devices of a program that other processes own; this one sends into nothing.
+    """Carries tensors to and from devices that other processes own; this base class discards sent tensors.
 
-    All but `fail` is called on the thread of the device here.
+    All methods except `fail` are called on the thread of this process's device.
     """
 
     def begin(self, device: str) -> None:
-        """Before a run: expect the device's messages."""
+        """Before a run: prepare to receive the device's tensors."""
 
     def send(self, tensor: str, source: str, target: str, value: Any) -> None:
-        """Start moving a tensor, and go on."""
+        """Start to send a tensor, without waiting for its arrival."""
 
     def receive(self, tensor: str, source: str, target: str) -> Any:
         """Wait for a tensor."""
         raise NotImplementedError
 
     def end(self, device: str) -> None:
-        """After a run: wait until the device's tensors have left."""
+        """After a run: wait until all tensors of the device have been sent."""
 
     def fail(self) -> None:
-        """End the run in all processes: an action has failed here."""
+        """End the run in all processes after a failure here."""
 
 
 MOST_AHEAD = 2
-"""Programs issued and not done: devices stay busy, failures are reported soon, late streams hold little memory."""
+"""Most programs issued but not done: enough to keep devices busy, few enough for early errors and little memory."""
 
 
 @dataclass(frozen=True)
 class _Issued:
-    """A program that was issued, and the events of its end."""
+    """An issued program, and the events at its end."""
 
     number: int
     ends: Sequence[tuple[RuntimeDevice, Streams, torch.Event]]
 
     def each(self, ask: Callable[[torch.Event], object]) -> None:
-        """Ask every event; RunError if one says that the program failed on its device."""
+        """Call `ask` on every event; RunError if a device reports a failure."""
         for device, _, end in self.ends:
             try:
                 ask(end)
@@ -145,12 +145,12 @@ class _Issued:
 
 @dataclass
 class CallerOrder:
-    """Orders the runs of an executor among each other and with the streams of who calls it.
+    """Orders the runs of an executor relative to each other and to the caller's streams.
 
-    A program begins after all that the caller has enqueued on its own streams, and the caller's streams go on when all
-    devices have ended, as if the program had been enqueued there. So what the caller frees, its own stream may use
-    again, and no device begins the next program before all have ended this one. `turn` is held while a run is issued:
-    runs record the same events again.
+    A program begins after all work that the caller has enqueued on its own streams. These streams continue when all
+    devices are done, as if the program had been enqueued there. So the caller's stream may reuse memory that the caller
+    frees, and no device begins the next program before all have ended this one. `turn` is held while a run is issued,
+    because runs record the same events.
     """
 
     devices: Sequence[RuntimeDevice]
@@ -159,50 +159,50 @@ class CallerOrder:
 
     def __post_init__(self) -> None:
         self._streams = [(device, found) for device in self.devices if (found := device.streams) is not None]
-        # The streams of one device of every GPU.
+        # The streams of the first device on every GPU.
         self._gpus = [*{device.torch_device: streams for device, streams in reversed(self._streams)}.values()]
         self.turn: AbstractContextManager[object] = threading.Lock() if self._streams else nullcontext()
 
     def begin(self) -> Sequence[torch.Event]:
-        """On the caller's thread, before a run: the events that it waits for, on all GPUs.
+        """On the caller's thread, before a run: the events that the run waits for, on all GPUs.
 
         Raises RunError if an earlier run failed on a device after it was issued.
         """
         while len(self._issued) >= MOST_AHEAD:
             self._issued.popleft().each(lambda end: end.synchronize())
-        # The run before may have been another thread's, for which this one's streams do not wait.
+        # Another thread may have issued the previous run, and this thread's streams do not wait for it.
         before = [end for issued in list(self._issued)[-1:] for _, _, end in issued.ends]
-        # Those of all GPUs: what the caller copied to one from another was enqueued there.
+        # Events of all GPUs: a copy by the caller is enqueued on its source GPU.
         return [*(streams.caller_event() for streams in self._gpus), *before]
 
     def end(self) -> None:
-        """On the caller's thread, when all devices have issued their actions."""
+        """On the caller's thread, after all actions are issued: make later work wait for the run's end."""
         ends = [(device, streams, streams.record(COMPUTE_STREAM)) for device, streams in self._streams]
         if not ends:
             return
         with capturing:
             for _, streams, own in ends:
-                # What the step leaves is given back to the stream that made it, while another one may still read it.
+                # Freed results return to the stream that made them, while another stream may still read them.
                 for _, _, end in ends:
                     if end is not own:
                         streams.wait(COMPUTE_STREAM, end)
         for streams in self._gpus:
             streams.caller_waits([end for _, _, end in ends])
-        # Of every device: logical devices of one GPU each copy their own inputs.
+        # For every device: even logical devices of one GPU copy their own inputs.
         for _, streams, _ in ends:
             streams.finish_reading()
         self._count += 1
         self._issued.append(_Issued(self._count, ends))
 
     def settle(self) -> None:
-        """After a failure: order all that is enqueued before whatever uses its memory again, without waiting.
+        """After a failure: order enqueued work before any reuse of its memory, without waiting.
 
-        Raises RunError if an earlier run failed on a device: CUDA reports that at any later call, and it is why
-        this one failed.
+        Raises RunError if an earlier run failed on a device: CUDA reports that error at a later call, so it is the
+        reason why this run failed.
         """
         for run in self._issued:
             run.each(lambda end: end.query())
-        # A device that is lost refuses these calls; the error at hand says more.
+        # These calls fail on a lost device; the current error says more.
         with contextlib.suppress(Exception):
             events = [streams.record(name) for _, streams in self._streams for name in streams.names]
             for _, streams in self._streams:

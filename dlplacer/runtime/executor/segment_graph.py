@@ -1,4 +1,4 @@
-"""The ops of a segment → an fx graph whose inputs and outputs are tensors by name, and its code."""
+"""Turn the ops of a segment into an fx graph with named input and output tensors, and into code."""
 
 import keyword
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from dlplacer.runtime.executor.stateful_ops import Updater
 _PLAIN = (int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FROM_OUTSIDE = ("parameter", "buffer", "input", "tangent", "constant")
 
-# A call through ``torch.ops`` boxes its arguments, which takes up to twice as long as torch's own binding.
+# A call through ``torch.ops`` boxes its arguments, and takes up to twice as long as through torch's own binding.
 _BOUND = """
 _log_softmax _log_softmax_backward_data _scaled_dot_product_flash_attention_for_cpu _softmax _softmax_backward_data
 add.Tensor addmm bmm cat clone constant_pad_nd convolution div.Tensor embedding exp flip gather index_select log
@@ -42,17 +42,17 @@ NATIVE: dict[Any, Callable[..., Any]] = {
     **_bound(_BOUND_IN_NN, torch._C._nn),
     **_bound("expand view", torch.Tensor),
 }
-"""Operator → torch's binding, which calls it with the same arguments in the same order."""
+"""Operator → torch's own binding of it, with the same arguments in the same order."""
 
 LASTING = ("parameter", "buffer", "constant", "mutation")
-"""Roles of ops that touch a tensor from outside which is the same one in every step."""
+"""Roles of ops that use a tensor from outside the step, the same tensor in every step."""
 
 
 class BoxedCode(CodeGen):
-    """Writes ``forward(self, boxed)``, which takes every argument out of the list ``boxed``.
+    """Generates ``forward(self, boxed)``, which takes every argument out of the list ``boxed``.
 
-    The caller of a function with positional arguments keeps each of them until the function returns. Taken out of a
-    list, an argument lives until its last use, after which the generated code drops it.
+    A caller keeps positional arguments alive until the function returns. An argument from a list lives until its last
+    use, after which the generated code drops it.
     """
 
     def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **options: Any) -> str:  # noqa: ARG002
@@ -74,10 +74,10 @@ def boxed_module(graph: fx.Graph, attributes: dict[str, Any]) -> fx.GraphModule:
 class SegmentGraph:
     """The code of a segment, and the names of its inputs and outputs in order.
 
-    The graph's placeholders are the marker of recorded runs, if it has one; then the values that its ops `read` and do
-    not make; then the tensors from outside the step, by the ids of ops that are `bound` to them. `lasting` are
-    positions among the two of tensors that are the same in every step; `fresh` those `outputs` that outlive the step.
-    `op_of`: name of an fx node → op id. `attributes` are constants without a literal.
+    The graph's placeholders are, in order: the marker, in recorded runs only; the values that its ops `read` but do not
+    make; and the tensors from outside the step, by the ids of the ops `bound` to them. `lasting` are the positions in
+    `read` and `bound` of tensors that are the same in every step; `fresh` are the `outputs` that outlive the step.
+    `op_of`: name of an fx node → op id. `attributes` are constants that have no literal.
     """
 
     device: RuntimeDevice
@@ -101,11 +101,11 @@ def segment_graph(
     fresh: Collection[str] = (),
     recorded: bool = False,
 ) -> SegmentGraph:
-    """The graph of consecutive ops of one device, which decides on kernels.
+    """The graph of consecutive ops of one device, whose type decides on kernels.
 
-    `outputs` name the values that are needed afterwards; those in `fresh` also after the step. `lasting` name values
-    that are the same tensors in every step. A `recorded` graph takes one input more, which it calls with the op's id
-    behind every op.
+    `outputs` name the values needed after the segment; those in `fresh` are needed after the step too. `lasting` name
+    values that are the same tensors in every step. A `recorded` graph has one more input: a function that it calls with
+    the op's id after every op.
     """
     codes = [executable.codes[op] for op in ops]
     builder = _Builder(device.torch_device, updater)
@@ -115,7 +115,7 @@ def segment_graph(
         builder.values[name] = builder.graph.placeholder(f"read_{len(builder.values)}")
     bound: dict[str, str] = {}
     for code in codes:
-        # One input for each tensor, by the op that writes to it if there is one.
+        # One input per tensor; if an op writes to the tensor, under the id of that op.
         if code.role == "mutation" or (code.role in _FROM_OUTSIDE and (code.name or code.op) not in bound):
             bound[code.name or code.op] = code.op
     for key in bound:
@@ -154,7 +154,7 @@ class _Builder:
     updates: list[OpCode] = field(default_factory=list)
 
     def add(self, code: OpCode) -> None:
-        """Append the calls of one op; updates wait for the next op that is none."""
+        """Append the calls of one op; updates are collected until other calls follow."""
         if code.role == "update":
             self.updates.append(code)
         if code.role in ("update", "gradient"):
@@ -169,7 +169,7 @@ class _Builder:
             self._instruction(instruction)
 
     def update(self) -> None:
-        """Append one call for all updates that wait."""
+        """Append one call for all collected updates."""
         if self.updates:
             self.op = self.updates[0].op
             weights, gradients = ([self.values[code.reads[at]] for code in self.updates] for at in (0, 1))
@@ -195,7 +195,7 @@ class _Builder:
             target = kernel_for(instruction.target, self.device.type)
             target = NATIVE.get(target, target)
             if not (isinstance(target, torch._ops.OpOverload) or getattr(target, "__name__", "").isidentifier()):
-                # torch.fx writes functions by their names, which callable objects and lambdas lack.
+                # torch.fx writes a function by its name, which callable objects and lambdas lack.
                 target, args = _called, (self._constant(target), *args)
             made = self.call(target, args, kwargs)
         if instruction.strides is not None:
@@ -224,7 +224,7 @@ def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def values_read(codes: Iterable[OpCode]) -> Iterator[str]:
-    """Values that the ops read to compute and none of them makes; the end of a gradient reads none."""
+    """Values that the ops read but do not make; ops of role ``gradient`` read none."""
     made: set[str] = set()
     for code in codes:
         read = [*code.reads[: {"mutation": 1, "update": 2}.get(code.role, 0)]]

@@ -1,4 +1,4 @@
-"""Ops with a state: random draws by (seed of the step, op id), and updates of parameters by torch.optim's kernels."""
+"""Ops with state: random draws, seeded by (step seed, op id), and parameter updates with torch.optim's kernels."""
 
 import contextlib
 import hashlib
@@ -19,14 +19,14 @@ _locks: dict[tuple[int, torch.device], threading.Lock] = {}
 
 
 def generator_lock(device: torch.device) -> threading.Lock:
-    """The lock of a device's default generator: CPU devices share one, and so do the parts of a GPU."""
-    # A forked process has its own: nobody is left there who would release one that is held.
+    """The lock of a device's default generator; all CPU devices share one, and so do the logical devices of a GPU."""
+    # A forked process has its own locks: no thread there would release a lock held at the fork.
     return _locks.setdefault((os.getpid(), torch.device(device.type, device.index or 0)), threading.Lock())
 
 
 @contextlib.contextmanager
 def drawn_with(seed: int, op: str, device: torch.device) -> Iterator[None]:
-    """Seed torch's default generator of a device for one op, and give it back as it was."""
+    """Seed a device's default generator for one op, and restore its state afterwards."""
     with generator_lock(device):
         generator = kind_of(device).generator(device.index or 0)
         state = generator.get_state()
@@ -40,9 +40,9 @@ def drawn_with(seed: int, op: str, device: torch.device) -> Iterator[None]:
 
 
 class Updater:
-    """Applies updates in place and keeps the state of every parameter.
+    """Applies updates in place, and keeps the optimizer state of every parameter.
 
-    `state`: parameter name → its state tensors: nothing, (momentum,) or (mean, square, number of steps).
+    `state`: parameter name → its state tensors: (momentum,) or (mean, square, number of steps); plain SGD has none.
     """
 
     def __init__(self, optimizer: Optimizer | None) -> None:
@@ -52,10 +52,10 @@ class Updater:
     def __call__(
         self, names: Sequence[str], weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
     ) -> None:
-        """Update parameters of one device from their gradients."""
+        """Update the parameters of one device from their gradients."""
         if self._rule is None:
             return
-        # Fused kernels go over memory, not over elements.
+        # Fused kernels traverse memory, not elements.
         like_weights = [
             laid_out(gradient, weight.stride()) for weight, gradient in zip(weights, gradients, strict=True)
         ]
@@ -82,12 +82,12 @@ class Updater:
         means, squares, steps = map(list, zip(*(self.state[name] for name in names), strict=True))
         rates: dict[str, Any] = {"lr": rule.lr, "weight_decay": rule.weight_decay, "eps": rule.eps}
         rates |= {"beta1": rule.betas[0], "beta2": rule.betas[1], "amsgrad": False, "maximize": False}
-        # A fused kernel updates weights whose elements fill their memory, and are real.
+        # A fused kernel needs real weights without gaps in memory.
         rates["fused"] = all(weight.is_floating_point() and length(weight) == weight.numel() for weight in weights)
         rates["has_complex"] = any(weight.is_complex() for weight in weights)
         adam(weights, gradients, means, squares, [], steps, **rates)
 
 
 def length(tensor: torch.Tensor) -> int:
-    """Elements of memory from the first of a tensor to its last."""
+    """Number of memory elements from a tensor's first to its last."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size)

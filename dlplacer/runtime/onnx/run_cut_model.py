@@ -1,4 +1,4 @@
-"""A planned ONNX model cut into sub-models, and run by onnxruntime with a thread for each device."""
+"""Cut a planned ONNX model into sub-models, and run them with onnxruntime on one thread per device."""
 
 import json
 import math
@@ -37,14 +37,14 @@ _MEMORY = {
     "MIGraphX": "cuda",
     "Dml": "dml",
 }
-"""Provider → onnxruntime's name of the memory in which outputs can stay; those of others are in the host's."""
+"""Provider → onnxruntime's name of the memory in which outputs can stay; for other providers, the host's memory."""
 
 
 @dataclass(frozen=True)
 class OnnxDevice:
-    """A core by its number among those of this process, or a device of a provider by the provider's number.
+    """A device for sessions: `index` counts this process's cores, or the devices of an execution provider.
 
-    `provider`: as onnxruntime lists it; None for a core.
+    `provider`: its name in onnxruntime; None for a core.
     """
 
     index: int = 0
@@ -58,7 +58,7 @@ class OnnxDevice:
 
     @property
     def providers(self) -> list[Any]:
-        """The ``providers`` of a session: the CPU runs the nodes for which the device has no kernel."""
+        """The ``providers`` of a session; the CPU runs nodes for which the device has no kernel."""
         if self.provider is None:
             return [_CPU]
         # The first device is every provider's default.
@@ -75,9 +75,9 @@ class OnDevice:
 
 
 def provider_named(name: str) -> str:
-    """The provider of this name, with or without ``ExecutionProvider`` at its end, in any case of letters.
+    """The provider of this name; case and the ending ``ExecutionProvider`` do not matter.
 
-    Raises InputError if this onnxruntime has none; names those that it has.
+    Raises InputError if this onnxruntime lacks it, naming the available providers.
     """
     listed = [str(one) for one in _onnxruntime().get_available_providers()]
     wanted = name.lower().removesuffix(_ENDING.lower())
@@ -93,17 +93,17 @@ def open_session(
 ) -> Any:
     """A session that computes with one thread of the host, by default on a core.
 
-    `profile_prefix` is the start of the name of a trace that it writes when profiling ends. Unless it is `optimized`,
-    every node of the file is executed separately. Raises InputError if onnxruntime is not installed, and RunError if it
-    cannot run the model.
+    `profile_prefix`: prefix of the trace file that is written when profiling ends. Unless `optimized`, every node of
+    the file runs separately. Raises InputError if onnxruntime is not installed, and RunError if it cannot run the
+    model.
     """
     onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()
-    # One core per device: by default each session starts a pool of as many threads as there are cores.
+    # One core per device: by default each session starts a thread for every core.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     if not optimized:
-        # Fused nodes have other names in the profile than in the file, and no times of their own.
+        # The profile has no separate times for fused nodes, and other names than the file.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if profile_prefix is not None:
         options.enable_profiling = True
@@ -116,7 +116,7 @@ def open_session(
 
 
 def run_session(session: Any, names: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[Any]:
-    """The named outputs, or all; RunError if onnxruntime fails, or has no arrays of a type."""
+    """The named outputs, by default all; RunError if onnxruntime fails, or cannot make an array of some type."""
     try:
         return list(session.run(names, inputs))
     except Exception as error:
@@ -124,9 +124,9 @@ def run_session(session: Any, names: Sequence[str] | None, inputs: Mapping[str, 
 
 
 def run_bound(session: Any, names: Sequence[str], inputs: Mapping[str, Any], device: OnnxDevice) -> list[Any]:
-    """The named outputs, left in the device's memory; inputs are arrays, or outputs of another session.
+    """The named outputs in the device's memory; for a core, as arrays.
 
-    Those of a core are arrays.
+    `inputs` are arrays, or outputs of another session.
     """
     if device.provider is None:
         return list(session.run(names, {name: as_array(value) for name, value in inputs.items()}))
@@ -158,9 +158,9 @@ def _onnxruntime() -> Any:
 
 @dataclass(frozen=True)
 class Part:
-    """A sub-model: names of its device in the plan, of its nodes in the file's order, and of its values.
+    """A sub-model, by name: its device in the plan, its nodes in the file's order, its inputs and its outputs.
 
-    `inputs` come from other parts or the caller; `outputs` are read by them.
+    Other parts or the caller make `inputs` and read `outputs`.
     """
 
     device: str
@@ -170,13 +170,12 @@ class Part:
 
 
 def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
-    """The parts in an order in which they can run, every device's in the planned order.
+    """The parts in a valid order of execution; each device's parts keep the planned order.
 
-    A part ends where its device has to wait for another: an op's level is the largest of its sources', one more if a
-    source is on another device, and never below that of the op before it on its device. Ops of one device and level
-    make a part, so parts wait only for parts of lower levels.
+    A part is the ops of one device and level. An op's level is the largest of its sources' and of the previous op's on
+    its device; a source on another device counts one more. So a part waits only for parts of lower levels.
 
-    Raises MismatchError if the plan's ops are not the file's.
+    Raises MismatchError unless the plan has the file's ops.
     """
     values = values_of(file)
     by_name = {node.name: node for node in file.model.graph.node}
@@ -214,7 +213,7 @@ def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
             for name in by_name[node].output
             if name and (name in returned or read_by[name] - {key})
         ]
-        # What nobody reads is not run: a session must be asked for something. The first part returns the constants.
+        # A part without outputs is left out: a session must return something. The first part returns the constants.
         if outputs:
             parts.append(Part(key[1], tuple(nodes), tuple(inputs), (*outputs, *constant)))
             constant = []
@@ -222,7 +221,7 @@ def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
 
 
 def sub_model(file: OnnxFile, part: Part) -> onnx.ModelProto:
-    """The ModelProto of a part, with the constants that its nodes read or that it returns."""
+    """The ModelProto of a part, including the constants that it reads or returns."""
     by_name = {node.name: node for node in file.model.graph.node}
     nodes = [by_name[name] for name in part.nodes]
     graph = values_of(file).model.graph
@@ -235,7 +234,7 @@ def sub_model(file: OnnxFile, part: Part) -> onnx.ModelProto:
         [infos[value] for value in part.outputs],
         initializers,
     )
-    # Initializers that are not inputs need version 4 of the representation.
+    # Initializers that are not inputs need IR version 4.
     version = max(4, file.model.ir_version)
     return onnx.helper.make_model(made, opset_imports=file.model.opset_import, ir_version=version)
 
@@ -259,7 +258,7 @@ def _levels(plan: Plan, node_of: Mapping[str, str]) -> dict[str, int]:
 def _constants(
     file: OnnxFile, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-    """Constant nodes and initializers that these nodes and outputs need, in the file's order."""
+    """Constant nodes, in the file's order, and initializers that these nodes and outputs need."""
     graph = file.model.graph
     maker = {name: node for node in graph.node for name in node.output if name}
     held = {tensor.name: tensor for tensor in graph.initializer}
@@ -284,12 +283,12 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 class PlacedOnnx:
-    """A model cut by device; every device's parts run in the planned order on one thread, a core's on that core.
+    """A model cut by device; one thread per device runs its parts in the planned order, a core's thread on that core.
 
-    Tensors stay in the memory of a provider's device from part to part.
+    Tensors stay in the memory of a provider's device between parts.
 
     `devices`: device name in the plan → device of this machine; None takes cores in order. Raises MismatchError if the
-    plan is of another file, and InputError if there are fewer cores than devices, or onnxruntime is not installed.
+    plan is for another file, and InputError if there are fewer cores than devices, or onnxruntime is not installed.
     """
 
     def __init__(self, file: OnnxFile, plan: Plan, devices: Mapping[str, OnnxDevice] | None = None) -> None:
@@ -308,7 +307,7 @@ class PlacedOnnx:
     def __call__(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
         """The model's outputs by name.
 
-        Raises InputError if an input is missing, and RunError if a part fails; names the device and its first node.
+        Raises InputError if an input is missing, and RunError, naming device and first node, if a part fails.
         """
         wanted = [value.name for value in data_inputs(self.file.model)]
         missing = [name for name in wanted if name not in inputs]
@@ -334,9 +333,9 @@ class PlacedOnnx:
 
 @dataclass(frozen=True)
 class OnnxReport(Shown):
-    """Medians in seconds per inference: the whole model on the first device, and the parts on theirs.
+    """Median seconds per inference: the whole model on the first device (`baseline_s`), and the placed parts.
 
-    `max_abs_error`: largest difference of any output to the whole model's.
+    `max_abs_error`: largest difference of any output from the whole model's.
     """
 
     baseline_s: float
@@ -348,7 +347,7 @@ class OnnxReport(Shown):
     steps: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer run --json`` prints, in which a difference that is no number is a text."""
+        """The object that ``dlplacer run --json`` prints; a difference that is not finite becomes a string."""
         error = self.max_abs_error
         return {**asdict(self), "max_abs_error": error if math.isfinite(error) else str(error)}
 
@@ -356,7 +355,7 @@ class OnnxReport(Shown):
 def run_onnx(
     file: OnnxFile, plan: Plan, steps: int = 10, warmup: int = 3, devices: Mapping[str, OnnxDevice] | None = None
 ) -> OnnxReport:
-    """Run a plan alternating with the whole model on random inputs, and compare outputs and times."""
+    """Run a plan and the whole model alternately on random inputs, and compare outputs and times."""
     inputs = random_inputs(file)
     placed = PlacedOnnx(file, plan, devices)
     whole = open_session(file.model, device=next(iter((devices or {}).values()), None))
@@ -364,7 +363,7 @@ def run_onnx(
         outputs = run_session(whole, None, inputs)
         expected = dict(zip((value.name for value in whole.get_outputs()), outputs, strict=True))
         found = placed(inputs)
-        # numpy's max, as Python's passes over NaN unless it comes first
+        # numpy's max, because Python's ignores NaN unless it comes first
         error = float(np.max([0.0, *(_difference(found[name], expected[name]) for name in found)]))
         times: dict[str, list[float]] = {"whole": [], "placed": []}
         for number in range(warmup + steps):
@@ -380,15 +379,15 @@ def run_onnx(
 
 
 def random_inputs(file: OnnxFile, seed: int = 0) -> dict[str, NDArray[Any]]:
-    """Numbers for every input: normal ones for floating-point types, zeros for others."""
+    """An array for every input: normally distributed for floating-point types, zeros for others."""
     draw, specs = np.random.default_rng(seed), values_of(file).specs
     return {value.name: random_array(value.name, specs[value.name], draw) for value in data_inputs(file.model)}
 
 
 def random_array(name: str, spec: TensorSpec, draw: np.random.Generator | None = None) -> NDArray[Any]:
-    """Numbers for an input, as `random_inputs` gives them."""
+    """The array of `random_inputs` for one input; InputError if it holds strings or does not fit into memory."""
     if spec.dtype == "string":
-        raise InputError(f"input {name!r} holds texts; give the inputs yourself")
+        raise InputError(f"input {name!r} holds strings; pass the inputs yourself")
     dtype = np.dtype(spec.dtype)
     try:
         if not np.issubdtype(dtype, np.floating):
@@ -400,7 +399,7 @@ def random_array(name: str, spec: TensorSpec, draw: np.random.Generator | None =
 
 
 def _core(name: str, device: OnnxDevice) -> int:
-    """The core of a device, as the system numbers it."""
+    """The system's number of a device's core; InputError if this process may not use that many."""
     usable = usable_cores()
     if device.index >= len(usable):
         raise InputError(
@@ -436,16 +435,16 @@ _KERNEL_TIME = "_kernel_time"
 
 
 def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2) -> dict[str, dict[str, float]]:
-    """Device type → op id → seconds on one core, every node run by itself; see `typical`.
+    """Device type → op id → seconds on one core, without fusion of nodes; see `typical`.
 
-    A node that onnxruntime replaces by several, as it has no kernel for it, is timed in a session of its own.
+    A node without a kernel, which onnxruntime replaces by several nodes, is timed in its own session.
 
     Raises InputError if onnxruntime is not installed, and RunError if it cannot run the model.
     """
     count, inputs = warmup + steps, random_inputs(file)
     model: Any = onnx.ModelProto()
     model.CopyFrom(file.model)
-    # Nodes that onnxruntime makes, and those of subgraphs, may have the names of others.
+    # Nodes that onnxruntime adds, and nodes of subgraphs, may share a name with others.
     marks = {node.name: f"{node.name} (node {number})" for number, node in enumerate(model.graph.node)}
     for node in model.graph.node:
         node.name = marks[node.name]
@@ -460,7 +459,7 @@ def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2
 
 
 def _kernel_times(model: onnx.ModelProto, inputs: Tensors, count: int) -> dict[str, list[float]]:
-    """Name of a node that ran → seconds of each of its runs, in the given number of runs of the model."""
+    """Node name → seconds of each of its runs, during `count` runs of the model."""
     with tempfile.TemporaryDirectory() as folder:
         session = open_session(model, Path(folder) / "profile", optimized=False)
         for _ in range(count):
@@ -475,7 +474,7 @@ def _kernel_times(model: onnx.ModelProto, inputs: Tensors, count: int) -> dict[s
 
 
 def _replaced_times(file: OnnxFile, names: Sequence[str], count: int) -> dict[str, list[float]]:
-    """Node → [step] → seconds of all nodes that it is replaced by, on random inputs; equal nodes are timed once."""
+    """Node → [step] → seconds of all nodes that replace it, on random inputs; equal nodes are timed once."""
     values = values_of(file)
     of_kind: dict[object, list[float]] = {}
     times = {}
@@ -494,6 +493,6 @@ def _replaced_times(file: OnnxFile, names: Sequence[str], count: int) -> dict[st
 
 
 def _per_step(times: list[float], count: int) -> list[float]:
-    """[step] → seconds of a node that may run several times in a step."""
+    """[step] → seconds of a node, which may run several times per step."""
     runs = len(times) // count
     return [sum(times[number * runs : (number + 1) * runs]) for number in range(count)]

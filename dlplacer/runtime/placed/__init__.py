@@ -1,1 +1,1 @@
-"""The module that runs a plan: its variants by input shape, its guards, its gradients."""
+"""A module that runs a plan: its variants by input shape, its checks for changes, its gradients."""

@@ -1,4 +1,4 @@
-"""The entry point of execution: from a job and a plan to a module that runs as planned."""
+"""Turn a job and a plan into a module that runs as planned: the entry point of execution."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,9 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, s
     devices
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or a list in the plan's order.
     segments
-        The execution of runs of ops: ``eager`` with PyTorch's kernels, ``inductor`` compiled when they are first
-        called, ``cuda_graph`` captured in the third step and replayed from then on (`PlacedModule.graph_notes` says
-        what is not).
+        How to run consecutive ops: ``eager`` with PyTorch's kernels, ``inductor`` compiled at the first call,
+        ``cuda_graph`` captured in the third step and then replayed (`PlacedModule.graph_notes` lists the reasons
+        against it).
 
     Raises
     ------
@@ -43,7 +43,7 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, s
     MismatchError
         If the plan was made for another graph; names the first op that differs.
     InputError
-        If a device is missing or not here.
+        If a device is not named, or this machine does not have it.
     """
     require_applicable(job, plan, segments)
     if (alone := one_device_note(plan)) is not None:
@@ -63,7 +63,7 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, s
 
 
 def _note_autocast(job: Job, plan: Plan, devices: Mapping[str, RuntimeDevice]) -> None:
-    """Tell the user if the step casts the ops that another type of device would cast."""
+    """Warn the user if the step casts by autocast's lists for another type of device."""
     planned = "cuda" if CUDA_AUTOCAST in (plan.graph.capture or {})["rewrites"] else "cpu"
     types = {device.torch_device.type for device in devices.values()}
     if job.autocast is not None and planned not in types:
@@ -72,7 +72,7 @@ def _note_autocast(job: Job, plan: Plan, devices: Mapping[str, RuntimeDevice]) -
 
 
 def require_applicable(job: Job, plan: Plan, segments: str) -> None:
-    """Raise CheckError, MismatchError or InputError unless a plan can be applied to a job."""
+    """Raise CheckError, MismatchError or InputError unless the plan can be applied to the job."""
     segment_backend(segments)
     check_plan(plan)
     require_unscaled_updates(job)
@@ -80,13 +80,13 @@ def require_applicable(job: Job, plan: Plan, segments: str) -> None:
 
 
 def require_captured(plan: Plan) -> None:
-    """Raise MismatchError if a plan is not of a torch model: there is no code for its ops."""
+    """Raise MismatchError unless a plan's graph was captured from a torch model: else its ops have no code."""
     if "rewrites" not in (plan.graph.capture or {}):
         raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
 
 
 def capture_as_planned(job: Job, plan: Plan) -> Captured:
-    """The job captured with the rewrites of the plan; its module is in the job's mode from then on."""
+    """Capture the job with the plan's rewrites; this switches its module to the job's mode."""
     if job.module.training != (job.mode == "train"):
         set_training(job.module, job.mode == "train")
     described = plan.graph.capture or {}
@@ -94,14 +94,14 @@ def capture_as_planned(job: Job, plan: Plan) -> Captured:
 
 
 def require_runnable(captured: Captured, plan: Plan, devices: Mapping[str, RuntimeDevice]) -> None:
-    """Raise InputError, naming the op, unless there is a kernel for every op that these devices of a plan run."""
+    """Raise InputError, naming the op, unless these devices have a kernel for every op that the plan puts on them."""
     types = {name: device.torch_device.type for name, device in devices.items()}
     homes = {op: types[device] for op, device in plan.placement.items() if device in types}
     require_kernels(captured.executable, homes)
 
 
 def of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:
-    """The plan in the ops of the captured graph, of which a plan of fused ops or modules has several in one."""
+    """The plan in ops of the captured graph; each op of a plan of fused ops or modules becomes several."""
     granularity = (plan.graph.capture or {}).get("granularity")
     if granularity is None:
         require_same_graph(plan, captured)
@@ -111,7 +111,7 @@ def of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:
 
 
 def require_same_graph(plan: Plan, captured: OpGraph) -> None:
-    """Raise MismatchError, naming the first op that differs, unless the plan was made for this graph, costs aside."""
+    """Raise MismatchError, naming the first op that differs, unless the plan is for this graph; costs may differ."""
     if structure_sha256(plan.graph) == structure_sha256(captured):
         return
     difference = first_difference(plan.graph, captured)
@@ -125,9 +125,9 @@ def require_same_graph(plan: Plan, captured: OpGraph) -> None:
 def device_names(
     plan: Plan, devices: Mapping[str, str] | Sequence[str], planned: Sequence[str] | None = None
 ) -> dict[str, str]:
-    """Device of the plan → device of this machine: of `planned`, which are all that the plan's topology has by default.
+    """Device of the plan → device of this machine, for the `planned` devices, by default all of the plan's topology.
 
-    Devices that run nothing may be left out. Raises InputError if another is not named, or the plan has none of a name.
+    Idle devices may be left out. Raises InputError if a used device is not named, or the plan lacks a named device.
     """
     planned = [device.id for device in plan.topology.devices] if planned is None else list(planned)
     used = [name for name in planned if name in plan.placement.values()]

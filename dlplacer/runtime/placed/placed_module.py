@@ -1,4 +1,4 @@
-"""A module that runs on the planned devices, with the parameters and buffers of its job's module."""
+"""A module that runs on the planned devices, and shares parameters and buffers with its job's module."""
 
 import struct
 import threading
@@ -45,23 +45,23 @@ from dlplacer.runtime.placed.variant import (
 from dlplacer.runtime.program.program import Order
 
 MOST_VARIANTS = 16
-"""An input pipeline that pads to a few lengths, in both modes, fits; a variant of 2,000 ops takes about 10 MB."""
+"""Enough for inputs padded to a few lengths, in both modes; a variant of 2,000 ops takes about 10 MB."""
 _TENSOR_TABLES = ("_parameters", "_buffers")
 _making = threading.RLock()
-"""Held while a step is captured, one in the whole process: Dynamo has global state, and modules hold stand-ins then."""
+"""Held during a capture, one per process: Dynamo has global state, and modules hold stand-ins meanwhile."""
 
 
 class ModuleSnapshot:
-    """Sub-modules with their classes and modes, hooks, and tensors with their traits, as they were.
+    """A snapshot of modules: sub-modules with class and mode, hooks, and tensors with their traits.
 
-    Every call of a placed module asks `holds`, so that is a few comparisons in C of lists laid out in advance. `roots`:
-    prefix of names → module, as for a job's module and its loss. `tensors`: parameters and buffers by name, a tied one
-    under each of its names. `is_first`: whether it is of the modules as the plan was applied.
+    Every call of a placed module calls `holds`, which is therefore a few comparisons in C of prepared lists. `roots`:
+    prefix of names → module, such as a job's module and its loss. `tensors`: parameters and buffers by name, a tied one
+    under each of its names. `is_first`: whether the snapshot was taken when the plan was applied.
     """
 
     def __init__(self, roots: Mapping[str, nn.Module], is_first: bool = False) -> None:
         self.is_first = is_first
-        # As `named_parameters` goes over them: a module under each of its names.
+        # Like `named_parameters`: a module appears under each of its names.
         named = [
             (_joined(prefix, path), module)
             for prefix, root in roots.items()
@@ -71,7 +71,7 @@ class ModuleSnapshot:
         self._kinds = [*map(type, self.modules)]
         self._modes = self._training()
         tables: list[Mapping[Any, Any]] = [*chain.from_iterable(map(_tables, self.modules)), *GLOBAL_HOOKS]
-        # Most are of hooks, a dozen for each module: whether all are empty still, `any` sees at once.
+        # Most tables hold hooks, a dozen per module, and are empty: `any` checks that at once.
         self._empty = [table for table in tables if not table]
         self._live = [table for table in tables if table]
         self._copies = [dict(table) for table in self._live]
@@ -85,7 +85,7 @@ class ModuleSnapshot:
         self._ties = _ties(self._ids)
 
     def holds(self) -> bool:
-        """True if everything is as it was."""
+        """True if nothing has changed since the snapshot."""
         same = not any(self._empty) and self._live == self._copies
         same = same and [*map(type, self.modules)] == self._kinds and self._training() == self._modes
         return same and self._tensors_hold()
@@ -101,7 +101,7 @@ class ModuleSnapshot:
         if _traits(found) != self._traits:
             return False
         if ids != self._ids:
-            # Other objects alone are no edit: FSDP puts the gathered parameters in the place of their pieces.
+            # New tensor objects alone are no edit: FSDP replaces the pieces of parameters by the gathered ones.
             if _ties(ids) != self._ties:
                 return False
             self._adopt(found, ids)
@@ -117,9 +117,9 @@ class ModuleSnapshot:
 
 
 class Variants:
-    """Finds the variant for a call, or makes it; the one used longest ago makes room.
+    """A cache of variants, which makes missing ones and drops the least recently used.
 
-    `make` captures a step at the inputs of a job, in the present state of the modules, and compiles it.
+    `make` captures a step for the inputs of a job, in the current state of the modules, and compiles it.
     """
 
     def __init__(self, roots: Mapping[str, nn.Module], make: Callable[[Job, ModuleSnapshot], Variant]) -> None:
@@ -128,21 +128,21 @@ class Variants:
         self._latest = ModuleSnapshot(roots, is_first=True)
 
     def state(self) -> ModuleSnapshot:
-        """The snapshot that holds now."""
+        """The snapshot that matches the modules now: a known one, or a new one."""
         with _making:
             if not self._latest.holds():
                 known = dict.fromkeys(state for state, _ in reversed(self._found))
                 latest = next((state for state in known if state.holds()), None)
                 if latest is None:
                     latest = ModuleSnapshot(self._roots)
-                    # A sub-module that was swapped out is not kept alive for the case that it comes back.
+                    # A replaced sub-module must not stay alive only because it may return.
                     for key in [key for key in self._found if [*map(id, key[0].modules)] != [*map(id, latest.modules)]]:
                         del self._found[key]
                 self._latest = latest
             return self._latest
 
     def add(self, job: Job, variant: Variant, state: ModuleSnapshot) -> None:
-        """Use a variant for the inputs of a job in a state of the modules."""
+        """Add the variant for the inputs of a job in a state of the modules."""
         with _making:
             self._found[state, step_key(job)] = variant
             while len(self._found) > MOST_VARIANTS:
@@ -151,7 +151,7 @@ class Variants:
     def find(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         """The variant for the inputs of a job, and the tensors of the modules by name.
 
-        It is made by the first thread that asks, while the others wait for it.
+        The first thread that asks makes it; other threads wait.
         """
         with _making:
             state = self.state()
@@ -163,14 +163,14 @@ class Variants:
             return self._found[key], state.tensors
 
     def forget(self) -> None:
-        """Take the present state, and every one to come, for a new one."""
+        """Drop all variants, and take a new snapshot of the modules."""
         with _making:
             self._found.clear()
             self._latest = ModuleSnapshot(self._roots)
 
 
 def step_key(job: Job) -> Hashable:
-    """Mode, shapes, other values and nesting of the inputs."""
+    """The key of a variant: mode, shapes and other values of the inputs, and their nesting."""
     targets = job.targets if job.mode == "train" else ()
     if not job.kwargs and all(isinstance(each, torch.Tensor) for each in (*job.args, *targets)):
         return job.mode, tuple([tuple(leaf.shape) for leaf in (*job.args, *targets)]), len(targets)
@@ -181,12 +181,12 @@ def step_key(job: Job) -> Hashable:
 def _described(leaf: Any) -> Hashable:
     if isinstance(leaf, torch.Tensor):
         return tuple(leaf.shape)
-    # By bits: NaN is not equal to itself, 0.0 is equal to -0.0, and 1 to 1.0 and to True.
+    # Compare types and bits, because NaN != NaN, 0.0 == -0.0, and 1 == 1.0 == True.
     return type(leaf).__name__, struct.pack("d", leaf) if isinstance(leaf, float) else leaf
 
 
 def _tables(module: nn.Module) -> Iterator[Mapping[Any, Any]]:
-    """The sub-modules of a module, and its hooks of every kind."""
+    """The tables of a module's sub-modules and of its hooks."""
     for name, value in vars(module).items():
         if name == "_modules" or ("_hooks" in name and isinstance(value, dict)):
             yield value
@@ -206,8 +206,8 @@ def _joined(path: str, name: str) -> str:
 
 
 def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:
-    """Add gradients to ``.grad`` of the parameters of these names as the autograd engine does: in separate memory, laid
-    out like the parameter, and with the calls of its hooks.
+    """Add gradients to ``.grad`` of the parameters of these names like the autograd engine: each in its own memory, in
+    the parameter's layout, with calls of the parameter's hooks.
     """
     for name, computed in zip(gradients, apart(gradients.values()), strict=True):
         parameter, gradient = parameters[name], computed
@@ -225,10 +225,10 @@ def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str
 
 
 def apart(gradients: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Gradients of which no two share elements, as each becomes a ``.grad`` to which later steps add in place.
+    """The gradients, each cloned if it shares elements with an earlier one: later steps add to each in place.
 
-    Several may be views of one memory, as those of the two biases of an LSTM cell are for one example. The autograd
-    engine does not see that.
+    Several gradients may be views of the same memory, such as those of the two biases of an LSTM cell at batch size 1.
+    The autograd engine does not detect that.
     """
     taken: dict[int, list[tuple[int, int]]] = {}
     for gradient in gradients:
@@ -239,26 +239,27 @@ def apart(gradients: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 class PlacedStep(torch.autograd.Function):
-    """Forward program in ``forward``, backward program in ``backward``; activations stay on their devices between."""
+    """Autograd function of the forward and the backward program; activations stay on their devices between them."""
 
     @staticmethod
     def forward(ctx: Any, variant: Variant, inputs: StepInputs, *differentiated: torch.Tensor) -> torch.Tensor:
-        """The loss. The remaining arguments are the parameters that have a gradient, in the executable's order.
+        """Run the forward program, and return the loss.
 
-        If there are none, one tensor in their place has the engine call `backward`.
+        `differentiated`: the parameters with a gradient, in the executable's order. If there are none, it is one other
+        tensor, so that the engine calls `backward`.
         """
         state = variant.stages[0].start(inputs)
         variant.stages[0].run(state)
         ctx.variant, ctx.state = variant, state
         ctx.versions, ctx.count = variant.versions(inputs), len(differentiated)
-        # A copy: the state must not hold the tensor whose history holds the state.
+        # A copy: the state must not refer to the loss, whose history refers to the state.
         loss: torch.Tensor = variant.outputs(state)[0].clone()
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, tangent: torch.Tensor) -> Any:
-        """Gradients of the parameters."""
+        """Run the backward program, and return the gradients of the parameters."""
         variant = ctx.variant
         state = ctx.state
         if state is None:
@@ -266,10 +267,10 @@ class PlacedStep(torch.autograd.Function):
         changed = [name for name, old in variant.versions(state.inputs).items() if old != ctx.versions[name]]
         if changed:
             raise InputError(
-                f"{changed[0]!r} was changed between forward and backward, which read it both; change it after "
+                f"{changed[0]!r} was changed between forward and backward, which both read it; change it after "
                 "backward, as optimizers do"
             )
-        # The engine keeps ctx as long as the loss lives; the activations must not live as long.
+        # The engine keeps ctx while the loss lives; the activations must be freed earlier.
         ctx.state = None
         state.inputs = variant.with_tangent(state.inputs, tangent)
         with kept_interrupts():
@@ -282,28 +283,27 @@ _SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
 
 
 class PlacedModule(nn.Module):
-    """A job's module whose ops run where and in the order that a plan says.
+    """A job's module whose ops run on the devices and in the order of a plan.
 
-    It shares the module's parameters and buffers under their own names, each on its planned device, so optimizers and
-    checkpoints work as with the plain module. In training, calling it returns the loss and ``backward()`` runs the
-    backward program; `step` runs forward and backward as one program. In evaluation mode it returns what the module
-    returns, on the same placement. `train` and `eval` switch the job's module too.
+    It shares the module's parameters and buffers under their own names, each on its planned device. So optimizers and
+    checkpoints work as with the plain module. In training, a call returns the loss, and ``backward()`` runs the
+    backward program; `step` runs forward and backward as one program. In evaluation mode, a call returns the module's
+    outputs, with the same placement. `train` and `eval` switch the job's module too.
 
-    A step at other shapes, or after a sub-module was swapped, switched to another mode, frozen or given a hook, is
-    captured again when it is called, and keeps the placement by op id. After any other change of Python state that the
-    step reads, call `recapture`.
+    A call with other shapes captures the step again, and keeps the placement by op id. So does a call after a
+    sub-module was replaced, switched to another mode, frozen or given a hook. After any other change of Python state
+    that the step reads, call `recapture`.
 
-    While it `records`, calls of `step` and calls in evaluation mode record the times of every op; `timelines`: device
-    name in the plan → what the last recorded step took there. `step_seed` is the number from which the random ops of
-    the last step drew.
+    With `records`, calls of `step` and calls in evaluation mode record the times of every op. `timelines`: device name
+    in the plan → its timeline of the last recorded step. `step_seed` is the seed of the random ops of the last step.
     """
 
     def __init__(
         self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice], *, segments: str = "eager"
     ) -> None:
         super().__init__()
-        # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
-        # own.
+        # Not copies but the dictionaries of the job's module, so that state dicts and ``named_parameters`` are the same
+        # for both.
         for name in _SHARED:
             self.__dict__[name] = job.module.__dict__[name]
         self._job = job
@@ -325,7 +325,7 @@ class PlacedModule(nn.Module):
         self._move_tensors(self._primary, state.tensors)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse attributes that would change the job's module, but have no effect on a placed one."""
+        """Refuse to set an attribute of the job's module here, because the step would not see it."""
         job = self.__dict__.get("_job")
         if job is not None and name not in self.__dict__ and name in job.module.__dict__:
             raise AttributeError(
@@ -335,13 +335,13 @@ class PlacedModule(nn.Module):
         super().__setattr__(name, value)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse to be copied or saved: threads and devices are of this process."""
+        """Refuse to be copied or saved: threads and devices belong to this process."""
         raise InputError(
             "a placed module is bound to the devices of this process and cannot be copied or saved; save its state, "
             "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
         )
 
-    # The job's module has the same tensors, and may have extra state, hooks of loading, and a way of its own to save.
+    # The job's module has the same tensors, and may have extra state, load hooks and its own way to save.
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self._job.module._save_to_state_dict(*args, **kwargs)
 
@@ -353,18 +353,18 @@ class PlacedModule(nn.Module):
         return f"<PlacedModule {type(self._job.module).__name__}: {len(self.plan.ops)} ops, {where}>"
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """In training the loss of ``(*args, *targets)``; in evaluation mode the outputs of ``(*args)``, or their loss.
+        """In training, the loss for ``(*args, *targets)``; in evaluation, the outputs for ``(*args)``, or their loss.
 
-        ``loss.backward()`` leaves gradients and updates nothing, even if the job has an optimizer: that is for `step`.
+        ``loss.backward()`` adds gradients and updates no parameters; only `step` applies the job's optimizer.
 
         Raises
         ------
         InputError
-            If the number of inputs or the names of keyword arguments are not those of the job.
+            If the number of inputs or the names of keyword arguments differ from the job's.
         MismatchError
-            If dtypes, mode or autocast are not those that the plan was made for.
+            If dtypes, mode or autocast differ from those of the plan.
         CaptureError
-            If the step cannot be captured at these shapes or after an edit of the module.
+            If the step cannot be captured at these shapes or after a change of the module.
         RunError
             If an op fails; names the op, its module and its device.
         """
@@ -378,10 +378,10 @@ class PlacedModule(nn.Module):
             return loss
 
     def step(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
-        """Forward and backward in one program; gradients are added to ``.grad``, and the loss is returned.
+        """Run forward and backward in one program, add gradients to ``.grad``, and return the loss.
 
-        If the job has an optimizer, the program also updates the parameters, and ``.grad`` stays as it is. Raises what
-        `forward` raises.
+        If the job has an optimizer, the program also updates the parameters, and leaves ``.grad`` unchanged. Raises the
+        errors of `forward`, and InputError if this module itself has hooks.
         """
         if not self.training:
             raise MismatchError("step() trains, but the module is in evaluation mode; call train() first")
@@ -396,15 +396,15 @@ class PlacedModule(nn.Module):
 
     def train(self, mode: bool = True) -> "PlacedModule":
         """Switch this module and the job's module to training or evaluation mode."""
-        # By its own method: a module may keep parts of it in evaluation mode, or merge weights.
+        # Use the module's own `train`, which may keep parts of it in evaluation mode, or merge weights.
         set_training(self._job.module, mode)
         self.training = mode
         return self
 
     def recapture(self) -> None:
-        """Have the next call of every kind capture its step again, after a change that a call does not see.
+        """Make later calls capture their step again, after a change that a call does not detect.
 
-        Those are attributes, globals and closures that the step reads in Python: a dropout rate, an entry of a list.
+        Such changes are to attributes, globals and closures that the step reads in Python, such as a dropout rate.
         """
         self._variants.forget()
 
@@ -415,7 +415,7 @@ class PlacedModule(nn.Module):
 
     @property
     def graph_notes(self) -> tuple[str, ...]:
-        """Why ops of `step` and of inference are issued one by one, where CUDA graphs are wanted."""
+        """Reasons why ops of `step` or of inference are issued one by one despite ``segments="cuda_graph"``."""
         backend = self._primary.joint.backend
         return tuple(backend.notes) if isinstance(backend, CudaGraphs) else ()
 
@@ -447,11 +447,11 @@ class PlacedModule(nn.Module):
         return variant, tensors, variant.bind(tensors, flat_inputs(job), self._drawn_seed(variant))
 
     def _differentiated(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The inputs of a step for autograd: the parameters that have a gradient."""
+        """The tensors that autograd differentiates: the parameters with a gradient."""
         return [tensors[code.name] for code in variant.captured.executable.of_role("gradient")]
 
     def _run(self, variant: Variant, inputs: StepInputs) -> StepState:
-        """The step as one program, recorded if wanted."""
+        """Run the step as one program; with `records`, keep its timelines."""
         state = variant.run(inputs, self.records)
         self.timelines = state.timelines or self.timelines
         return state
@@ -459,7 +459,7 @@ class PlacedModule(nn.Module):
     def _evaluate(self, called: Job) -> Any:
         args = called.args if called.loss is not None else (*called.args, *called.targets)
         variant, tensors = self._variant(called.with_inputs(args, called.kwargs, (), infers=True))
-        # A plan captured in inference has the job's targets as inputs that nothing reads.
+        # A plan captured for inference has the job's targets as unread inputs.
         leaves = flat_inputs(called.with_inputs(args, called.kwargs, self._job.targets))
         state = self._run(variant, variant.bind(tensors, leaves, self._drawn_seed(variant)))
         outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
@@ -469,7 +469,7 @@ class PlacedModule(nn.Module):
             return called.loss(outputs, *called.targets)
 
     def _drawn_seed(self, variant: Variant) -> int:
-        """The seed of the random ops of a step: a number of torch's generator, so that ``manual_seed`` decides."""
+        """The seed of a step's random ops, drawn from torch's generator, so that ``manual_seed`` determines it."""
         if variant.is_random:
             self.step_seed = int(torch.randint(2**62, ()))
         return self.step_seed
@@ -481,8 +481,8 @@ class PlacedModule(nn.Module):
         return variant, tensors
 
     def _made(self, job: Job, state: ModuleSnapshot) -> Variant:
-        """The variant for the inputs of a job and a state of the modules, in an order that follows the plan's."""
-        # A module that was sharded counts as edited, and what is captured anew must not be a piece of it.
+        """A new variant for the inputs of a job and a state of the modules, ordered like the plan."""
+        # Sharding counts as an edit, and a new capture must not see pieces of tensors.
         for name, tensor in state.tensors.items():
             require_whole(name, tensor)
         captured = self._capture(job)
@@ -492,7 +492,7 @@ class PlacedModule(nn.Module):
         return variant
 
     def _capture(self, job: Job) -> Captured:
-        """A job's graph with the plan's rewrites; in the other mode with those that are for every step."""
+        """The job captured with the plan's rewrites; in the other mode, only with those for every step."""
         described = self.plan.graph.capture or {}
         rewrites = [name for name in described["rewrites"] if job.mode == self._job.mode or name in EVERY_STEP]
         return capture_job(job, rewrites, bool(described.get("colocate_backward")))
@@ -504,9 +504,9 @@ class PlacedModule(nn.Module):
         )
 
     def _move_tensors(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Move parameters and buffers to where a variant has them; InputError if one has no data."""
+        """Move parameters and buffers to their devices in a variant; InputError if one has no data."""
         for code in variant.captured.executable.of_role("parameter", "buffer"):
             tensor = tensors[code.name]
             require_data(code.name, tensor)
-            # Through .data, so that optimizers which hold the Parameter keep holding the same object.
+            # Assign .data, so that optimizers keep the same Parameter object.
             tensor.data = tensor.data.to(self.devices[variant.home[code.op]].torch_device)

@@ -1,4 +1,4 @@
-"""The step for one set of input shapes and one mode: captured, ordered, lowered, checked, and compiled for devices."""
+"""A step for one mode and one set of input shapes: captured, ordered, lowered, checked, and compiled for devices."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,7 +33,7 @@ from dlplacer.runtime.program.program import Order, Program, lower, lower_stages
 
 
 def named_like(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given keyword arguments in the order of the expected ones; InputError if they are not the same names."""
+    """The given keyword arguments in the order of the expected ones; InputError unless the names are the same."""
     wrong = sorted(expected.keys() ^ given.keys())
     if wrong:
         raise InputError(
@@ -44,7 +44,7 @@ def named_like(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
 
 
 def require_no_own_hooks(placed: nn.Module) -> None:
-    """Raise InputError if a placed module itself has hooks, which only a call of it passes."""
+    """Raise InputError if a placed module itself has hooks, which only run when the module is called."""
     if has_hooks(placed):
         raise InputError(
             "the placed module has hooks, which step() does not call: call the module and loss.backward() instead, or "
@@ -53,7 +53,7 @@ def require_no_own_hooks(placed: nn.Module) -> None:
 
 
 def require_autocast(job: Job) -> None:
-    """Raise MismatchError if torch.autocast is active with another dtype than the plan was captured with."""
+    """Raise MismatchError if torch.autocast is active with a dtype other than that of the capture."""
     for device_type in autocast_types():
         if torch.is_autocast_enabled(device_type):
             active = str(torch.get_autocast_dtype(device_type)).removeprefix("torch.")
@@ -65,10 +65,10 @@ def require_autocast(job: Job) -> None:
 
 
 def require_unscaled_updates(job: Job) -> None:
-    """Raise InputError if the step updates parameters with float16 gradients, which would need a scaler."""
+    """Raise InputError if the step updates parameters with float16 gradients, which need a GradScaler."""
     if job.autocast == "float16" and job.update is not None:
         raise InputError(
-            "float16 gradients need a GradScaler, which an update inside the step has not; capture without an "
+            "float16 gradients need a GradScaler, which an update inside the step lacks; capture without an "
             "optimizer and use scaler.scale(loss).backward() and scaler.step(optimizer), or autocast to bfloat16"
         )
 
@@ -76,21 +76,21 @@ def require_unscaled_updates(job: Job) -> None:
 def require_inputs(
     job: Job, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], differentiates: bool
 ) -> None:
-    """Raise MismatchError unless inputs are tensors of the job's dtypes, without a gradient of their own."""
+    """Raise MismatchError unless the inputs have the job's types and dtypes, and need no gradients of their own."""
     named = {"kwargs": (dict(kwargs), dict(job.kwargs))} if kwargs else {}
     parts: dict[str, Any] = {"args": (args, job.args), **named, "targets": (targets, job.targets)}
     for part, both in parts.items():
         leaves, wanted = map(pytree.tree_leaves, both)
         if len(leaves) != len(wanted) and (part != "targets" or leaves):
             raise MismatchError(
-                f"{part} holds {len(leaves)} values; the capture had {len(wanted)}: call it with inputs nested as there"
+                f"{part} holds {len(leaves)} values; the capture had {len(wanted)}: nest the inputs as in the capture"
             )
         for position, (leaf, captured) in enumerate(zip(leaves, wanted, strict=False)):
             _require_input(f"{part}[{position}]", leaf, captured, differentiates)
 
 
 def require_data(name: str, tensor: torch.Tensor) -> None:
-    """Raise InputError if a parameter or buffer is on the meta device or a stand-in."""
+    """Raise InputError if a parameter or buffer has no data: it is on the meta device, or a stand-in."""
     if is_empty(tensor):
         raise InputError(f"{name!r} has no data: such a module can be planned but not run; build it with real memory")
 
@@ -114,17 +114,17 @@ def _require_input(name: str, leaf: Any, captured: Any, differentiates: bool) ->
 
 
 def require_whole(name: str, tensor: torch.Tensor) -> None:
-    """Raise MismatchError if a parameter or buffer was cut since the plan was applied, as FSDP does."""
+    """Raise MismatchError if a parameter or buffer was sharded after the plan was applied, for example by FSDP."""
     if hasattr(tensor, "full_tensor"):
         raise MismatchError(
-            f"{name!r} is a piece of a tensor (DTensor) that nobody put together: a placed module calls no sub-module, "
+            f"{name!r} is a piece of a tensor (DTensor) that was not gathered: a placed module calls no sub-module, "
             "so fully_shard on one never gathers it; wrap the placed module alone, fully_shard(placed), or use "
             "DistributedDataParallel(placed) or replicas"
         )
 
 
 def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
-    """Raise MismatchError if something has moved or cut a parameter or buffer since the plan was applied."""
+    """Raise MismatchError if a parameter or buffer was moved or sharded after the plan was applied."""
     require_whole(name, tensor)
     if tensor.device != device:
         raise MismatchError(
@@ -134,7 +134,7 @@ def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
 
 
 def require_unwritten(written: Iterable[str], tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any]) -> None:
-    """Raise InputError if an input shares memory with a tensor that the step writes: ops may read it at any time."""
+    """Raise InputError if an input shares memory with a tensor that the step writes: ops read inputs at any time."""
     owner = {tensors[name].untyped_storage().data_ptr(): name for name in written}
     for position, leaf in enumerate(inputs):
         if isinstance(leaf, torch.Tensor) and leaf.numel() and leaf.untyped_storage().data_ptr() in owner:
@@ -145,14 +145,14 @@ def require_unwritten(written: Iterable[str], tensors: Mapping[str, torch.Tensor
 
 
 _MARKS = ("parameter", "buffer", "mutation", "gradient", "update")
-"""Kinds of ops that compute nothing of a module's own."""
+"""Kinds of ops that compute no part of a module."""
 
 
 def order_like(plan: Plan, captured: OpGraph) -> Order:
-    """An order for a graph that shares ops with the plan's: at other shapes, after an edit, or in inference.
+    """An order for a graph that shares ops with the plan's, for other shapes, edited modules or inference.
 
-    Ops of the plan keep their device and their turn. Others follow their neighbours (see `_homes`), and their turn is
-    right after the tensors that they read.
+    Ops of the plan keep their device and position. Other ops are placed like their neighbours (see `_homes`), right
+    after the tensors that they read.
     """
     wiring = [{(edge.source, edge.target) for edge in graph.edges} for graph in (plan.graph, captured)]
     if plan.graph.index.keys() == captured.index.keys() and wiring[0] == wiring[1]:
@@ -161,7 +161,7 @@ def order_like(plan: Plan, captured: OpGraph) -> Order:
     for name in captured.topological_order:
         if name not in turn:
             turn[name] = max((turn[edge.source] for edge in captured.edges_into[name]), default=0.0)
-    # One order of all ops that respects every dependency, cut by device: whatever it is, nothing waits in a circle.
+    # A topological order of all ops, split by device, can never deadlock.
     dependencies = nx.DiGraph((edge.source, edge.target) for edge in captured.edges)
     dependencies.add_nodes_from(captured.index)
     home, order = _homes(plan, captured), {device.id: list[str]() for device in plan.topology.devices}
@@ -173,9 +173,8 @@ def order_like(plan: Plan, captured: OpGraph) -> Order:
 def _homes(plan: Plan, captured: OpGraph) -> dict[str, str]:
     """Op of a graph → device, for a graph that shares ops with the plan's.
 
-    An op goes where its group is, or where the plan has the op of the same id or one made from it; else where it has
-    the first op of the same phase and module; else to the device of what it reads; and what reads nothing goes to its
-    first reader.
+    An op takes the first device found: that of its colocation group; of the plan's op with its id, one made from it,
+    or the first one with its phase and module; of its first source; or, without sources, of its first reader.
     """
     hints: dict[tuple[str | None, str | None], str] = {}
     for op in plan.graph.ops:
@@ -201,7 +200,7 @@ def _homes(plan: Plan, captured: OpGraph) -> dict[str, str]:
             or next((home[source] for source in sources if source in home), None)
         )
         if found is None and not sources:
-            continue  # until what reads it has a device
+            continue  # until its reader has a device
         settle(op, found or plan.topology.devices[0].id)
         for source in sources:
             if source not in home:
@@ -213,18 +212,17 @@ def _homes(plan: Plan, captured: OpGraph) -> dict[str, str]:
 
 
 Layouts = Sequence[tuple[int, ...] | None]
-"""Strides of the flat inputs at capture, None for one that is no tensor."""
+"""Strides of the flat inputs at capture; None for an input that is no tensor."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A captured step with the order in which its ops run on each device: every op of the graph once.
+    """A captured step with the order of its ops on each device; the order has every op of the graph once.
 
-    The graph of `captured` has all ops, its executable the code of those that run here (`part_of`), on the `devices` of
-    this process. The ops have planned `starts` in seconds, and `segments` as `dlplacer.apply` was told; forward and
-    backward as two programs leave values for each other, and are not captured as CUDA graphs. `links` makes what
-    carries tensors of a program to devices elsewhere and from them: in the host's memory, unless they are
-    `away_on_device`.
+    The graph of `captured` has all ops, its executable only the code of ops that run on the `devices` of this process
+    (`part_of`). `starts` are the planned starts of ops in seconds; `segments` is the option of `dlplacer.apply`. CUDA
+    graphs never capture forward and backward as two programs, because these leave values for each other. `links` makes
+    the links of a program to other processes; tensors pass through the host's memory, unless `away_on_device`.
     """
 
     captured: Captured
@@ -243,7 +241,7 @@ class Variant:
         return {op: device for device, ops in self.order.items() for op in ops}
 
     def run(self, inputs: StepInputs, record: bool = False) -> StepState:
-        """The state behind the whole step as one program."""
+        """Run the whole step as one program, and return its final state."""
         state = self.joint.start(inputs, record)
         self.joint.run(state)
         return state
@@ -257,7 +255,7 @@ class Variant:
 
     @cached_property
     def stages(self) -> tuple[Executor, ...]:
-        """Forward and backward as two programs, with the host between them, which also updates the parameters."""
+        """Forward and backward as two programs; the host runs between them, and updates the parameters."""
         later = {op.id for op in self.captured.graph.ops if op.phase != "forward"}
         orders = [
             {device: [op for op in ops if (op in later) == is_later] for device, ops in self.order.items()}
@@ -273,18 +271,18 @@ class Variant:
         return any(code.random for code in self.captured.executable.codes.values())
 
     def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int) -> StepInputs:
-        """Everything that comes into a step from outside, on the device where its op is planned: tensors of the module
-        by their full names, and the flat inputs of the step.
+        """All tensors and inputs of a step, each on the device planned for its op. `tensors` are the module's by full
+        name; `inputs` are the step's flat inputs.
         """
         bound: dict[str, Any] = {}
         for (name, device), ops in self._tensor_ops.items():
             tensor = tensors[name]
             require_home(name, tensor, device)
-            # detach shares storage and version counter: updates in place reach the parameter, and `versions` sees them.
+            # detach shares storage and version counter: in-place updates reach the parameter and show in `versions`.
             bound |= dict.fromkeys(ops, tensor.detach())
         for code, target in self.inputs:
             tensor, strides = _plain(inputs[code.position]), self.layouts[code.position]
-            # Views and kernels of the traced graph may rely on the memory layout of the capture.
+            # Views and kernels of the captured graph may depend on its memory layout.
             tensor = tensor if strides is None or 0 in strides else laid_out(tensor, strides)
             bound[code.op] = as_input(tensor, target)
         for code in self.captured.executable.of_role("constant"):
@@ -292,7 +290,7 @@ class Variant:
         return StepInputs(bound, seed)
 
     def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
-        """Inputs with the gradient of the loss; None means 1."""
+        """The inputs with the gradient of the loss added; None means 1."""
         bound = dict(inputs.bound)
         for code in self.captured.executable.of_role("tangent"):
             device, spec = self._torch_device(code.op), self.captured.graph.op(code.op).outputs[0]
@@ -303,7 +301,7 @@ class Variant:
         return replace(inputs, bound=bound)
 
     def versions(self, inputs: StepInputs) -> dict[str, int]:
-        """Name of each given tensor that the backward program reads → the number of in-place changes."""
+        """Name of each outside tensor that the backward program reads → its number of in-place changes."""
         return {code.name or code.op: _version(inputs.bound[code.op]) for code in self._read_twice}
 
     def outputs(self, state: StepState) -> list[Any]:
@@ -320,17 +318,17 @@ class Variant:
 
     @cached_property
     def written(self) -> tuple[str, ...]:
-        """Names of the buffers and parameters to which the step writes."""
+        """Names of the buffers and parameters that the step writes."""
         return tuple(code.name for code in self.captured.executable.of_role("mutation", "update"))
 
     @cached_property
     def inputs(self) -> Sequence[tuple[OpCode, RuntimeDevice]]:
-        """The ops that bring inputs in, and their devices."""
+        """The ops that take the step's inputs, and their devices."""
         return [(code, self.devices[self.home[code.op]]) for code in self.captured.executable.of_role("input")]
 
     @cached_property
     def _tensor_ops(self) -> Mapping[tuple[str, torch.device], Sequence[str]]:
-        """(parameter or buffer, its device) → ops that bring it in, and ops that end in it."""
+        """(parameter or buffer, its device) → the ops that read it in or write it back."""
         found: dict[tuple[str, torch.device], list[str]] = {}
         for code in self.captured.executable.of_role("parameter", "buffer", "mutation"):
             found.setdefault((code.name, self._torch_device(code.op)), []).append(code.op)
@@ -346,7 +344,7 @@ class Variant:
         )
 
     def _for_devices(self, programs: Sequence[Program]) -> list[Program]:
-        """The programs as these devices run them, found to end and to order all that streams do."""
+        """The programs lowered for these devices, and checked for deadlocks and races."""
         graph, codes = self.captured.graph, self.captured.executable.codes
         spaces = memory_spaces(self.devices, self.order, self.away_on_device)
         made = {op: set(code.results) for op, code in codes.items()}
@@ -365,7 +363,7 @@ class Variant:
 
 
 def part_of(captured: Captured, here: Collection[str]) -> Captured:
-    """A captured step with the code of some of its ops; it returns only outputs of these ops, and no constants."""
+    """The captured step with the code of only some ops; it returns only outputs of these ops, and no constants."""
     whole = captured.executable
     codes = {op: code for op, code in whole.codes.items() if op in here}
     outputs = tuple(name for name in whole.outputs if whole.producer[name] in codes)
@@ -388,7 +386,7 @@ _copies: MutableMapping[Any, dict[torch.device, tuple[int, torch.Tensor]]] = Wea
 
 
 def copy_on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor on a device: copied there once, and again after it was written to."""
+    """A tensor on a device; it is copied once, and again after each in-place change."""
     if tensor.device == device:
         return tensor
     kept, version = _copies.setdefault(tensor, {}), _version(tensor)
@@ -398,12 +396,12 @@ def copy_on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _version(tensor: torch.Tensor) -> int:
-    """The number of in-place writes to a tensor; 0 for tensors made in inference mode, which do not count them."""
+    """The number of in-place changes of a tensor; 0 for tensors made in inference mode, which do not count them."""
     return 0 if tensor.is_inference() else tensor._version
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The values alone: of torch's own class, conjugated and negated where that is still to be done."""
+    """A plain `torch.Tensor` of the values, detached, with pending conjugation and negation done."""
     with torch._C.DisableTorchFunctionSubclass():
         found = tensor.detach().resolve_conj().resolve_neg()
         return found if type(found) is torch.Tensor else found.as_subclass(torch.Tensor)

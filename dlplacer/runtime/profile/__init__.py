@@ -1,1 +1,1 @@
-"""Timing of ops and links on the devices and under the conditions of later runs."""
+"""Timing of ops and links, on the devices and under the conditions of later runs."""

@@ -1,4 +1,4 @@
-"""Times of this machine that belong to no op: tensors handed to other devices, and issues; calibration files."""
+"""Measured times of this machine that belong to no op: transfers and issue costs; calibration files."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -34,11 +34,11 @@ from dlplacer.runtime.placed.variant import Variant
 from dlplacer.runtime.profile.op_times import OwnStep, settled
 
 _SIDE, _LENGTH, _WARM_STEPS, _STEPS = 48, 200, 3, 15
-"""Side of the matrices of the chain of short ops, how many pairs of ops it has, and how often it runs."""
+"""The chain of short ops: side of its matrices, number of op pairs, untimed steps and timed steps."""
 
 
 def issue_time_s(devices: Sequence[RuntimeDevice]) -> float:
-    """Seconds in which a Python process issues an op of a chain of short ops to the first device; 0 for cores."""
+    """Median seconds a Python process takes to issue a short op to the first device; 0 for cores."""
     if devices[0].streams is None:
         return 0.0
     chain = _short_chain()
@@ -51,15 +51,15 @@ def issue_time_s(devices: Sequence[RuntimeDevice]) -> float:
 
 
 def with_timed_issue(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
-    """The machine of these devices, with the cost of issuing an op: measured on GPUs, assumed for cores."""
-    # Three digits: it varies by a tenth from one run to the next.
+    """The topology with the cost of issuing an op: measured on GPUs, assumed for cores."""
+    # Three digits: the cost varies by a tenth between runs.
     on_cores: dict[str, Any] = {"dispatch_s": TURN.value, "process": "host", "asynchronous": False}
     issue = {"dispatch_s": float(f"{issue_time_s(opened):.3g}")} if opened[0].streams else on_cores
     return replace(topology, devices=tuple(replace(device, **issue) for device in topology.devices))
 
 
 def _short_chain() -> Captured:
-    """A step of ops that each read the result of the one before: products and tanh, alternating."""
+    """A step of alternating products and tanh, in which each op reads the result of the previous one."""
     calls = [Instruction("x", torch.ops.aten.eye.default, (_SIDE,), {"device": HOST_DEVICE})]
     for number in range(_LENGTH):
         read = Value(calls[-1].result), Value("x")
@@ -69,7 +69,7 @@ def _short_chain() -> Captured:
 
 
 def _step_of(calls: Sequence[Instruction], size_bytes: int) -> Captured:
-    """A step with an op for each call, whose results are of one size."""
+    """A step with one op per call; all results have the same size."""
     spec = TensorSpec((size_bytes // 4,), "float32", size_bytes)
     reads = {call.result: {value.name for value in call.args if isinstance(value, Value)} for call in calls}
     edges = (Edge(source, op, size_bytes, 0, source) for op, sources in reads.items() for source in sources)
@@ -84,7 +84,7 @@ _NO_COPY_BYTES_PER_S = 1e15
 
 
 def measured_topology(devices: Sequence[RuntimeDevice] | Mapping[str, RuntimeDevice]) -> Topology:
-    """The given devices, under their own or the given names, joined pair by pair by links that were just measured."""
+    """A topology of the devices, under their own or the given names, with a newly measured link for each pair."""
     named = devices if isinstance(devices, Mapping) else {device.name: device for device in devices}
     links = [_link(*pair) for pair in itertools.combinations(named.items(), 2)]
     nodes = tuple(TopologyDevice(name, device.type) for name, device in named.items())
@@ -94,8 +94,8 @@ def measured_topology(devices: Sequence[RuntimeDevice] | Mapping[str, RuntimeDev
 def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = lambda source, target: None) -> Topology:
     """A detected topology of this machine with measured links and issue cost.
 
-    Latency and rate of every link are by timed copies, where these agree on them: see
-    `dlplacer.machines.importers.measured_links.measured`. `on_copy` hears the ends of a link before a copy.
+    Latency and rate of a link come from timed copies, if a line explains these: see
+    `dlplacer.machines.importers.measured_links.measured`. `on_copy` is called with the ends of a link before a copy.
     """
     on_cores = is_core(topology.devices[0])
     kinds = [name for name, kind in KINDS.items() if kind.in_host_memory == on_cores]
@@ -109,7 +109,7 @@ def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = l
             on_copy(source, target)
             if target != "host":
                 return _transfer_s(named[source], named[target], size_bytes)
-            # On a CPU core there is nothing to copy, and the call's time is left.
+            # A CPU core copies nothing: only the time of the call remains.
             device, length = named[source], max(1, size_bytes // 4)
             tensor = device.submit(lambda: torch.zeros(length, device=device.torch_device)).result()
             return max(1e-9, _marked_s(device, lambda: tensor.to(HOST_DEVICE, non_blocking=True)))
@@ -128,7 +128,7 @@ def _link(source: tuple[str, RuntimeDevice], target: tuple[str, RuntimeDevice]) 
 
 
 def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
-    """Seconds from having a tensor on one device to having it on the other: half a round trip in a program."""
+    """Seconds to transfer a tensor between two devices: half a round trip in a program."""
     length = max(1, size_bytes // 4)
     calls = [
         Instruction("give", torch.ops.aten.zeros.default, ([length],), {"device": HOST_DEVICE}),
@@ -150,7 +150,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _marked_s(device: RuntimeDevice, action: Callable[[], object]) -> float:
-    """Seconds of an action on a device's thread, between marks in the device's own order of work."""
+    """Seconds of an action on a device's thread, between two marks in the device's own order of work."""
 
     def repeated() -> list[float]:
         device.synchronize()
@@ -169,15 +169,15 @@ def _marked_s(device: RuntimeDevice, action: Callable[[], object]) -> float:
 def calibrate(
     path: Path, graph: OpGraph, times_s: Mapping[str, Mapping[str, float]], devices: Sequence[RuntimeDevice]
 ) -> Calibration:
-    """Put a profile's times into a calibration file, which is made if it is not there; returns its content.
+    """Add a profile's times to a calibration file, which is created if missing; returns the file's content.
 
-    Of the timed devices the issue cost is measured too, and copies between the first two. Raises InputError
-    if they are of several types, or the file was measured on other hardware or versions.
+    The function also measures the issue cost of the devices, and copies between the first two. Raises InputError if
+    the devices are of several types, or the file was measured on other hardware or versions.
     """
     types = {device.type for device in devices}
     if len(types) != 1:
         raise InputError(
-            f"a calibration file is of one device type; {', '.join(sorted(types))} were given: use one each"
+            f"a calibration file is for one device type; {', '.join(sorted(types))} were given: use one file per type"
         )
     kind, here = devices[0].type, devices[0].torch_device
     versions = {"torch": str(torch.__version__), **kind_of(here).versions(here.index or 0)}

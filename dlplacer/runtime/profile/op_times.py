@@ -1,4 +1,4 @@
-"""Seconds per op on devices of this machine: of the ops of one device, which run without their neighbours."""
+"""Measured seconds per op on devices of this machine; the ops of one device run without the other devices."""
 
 import contextlib
 import os
@@ -35,10 +35,10 @@ OpTimes = Mapping[str, float]
 
 
 def typical(recorded: Sequence[OpTimes], whole_s: Sequence[float] | None = None) -> dict[str, float]:
-    """Op id → median seconds, in proportion so that all ops together take a median step.
+    """Op id → median seconds, scaled so that all ops together take as long as a median step.
 
-    An op's own median misses delays that are rare for an op and certain for a step. A step takes `whole_s` if it was
-    not recorded: recording costs microseconds per op, and no op is compiled then.
+    Medians of single ops miss delays that rarely hit an op but nearly always hit a step. `whole_s` are the seconds of
+    unrecorded steps: recording costs microseconds per op, and prevents compilation.
     """
     medians = {op: median(times[op] for times in recorded) for op in recorded[0]}
     whole_s = [sum(times.values()) for times in recorded] if whole_s is None else whole_s
@@ -48,12 +48,12 @@ def typical(recorded: Sequence[OpTimes], whole_s: Sequence[float] | None = None)
 
 
 def settled(times: Sequence[float]) -> float:
-    """Median of a single action's repetitions behind the first quarter, in which caches, threads and links warm up."""
+    """Median time of repeating one action, without the first quarter, in which caches, threads and links warm up."""
     return float(median(times[len(times) // 4 :]))
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """First and third quartile, between neighbours in proportion; of one value that value twice."""
+    """First and third quartile, interpolated linearly; a single value is returned twice."""
     low, high = np.quantile(values, (0.25, 0.75))
     return float(low), float(high)
 
@@ -62,19 +62,18 @@ Times = dict[str, dict[str, float]]
 """Device type → op id → seconds."""
 
 Report = Callable[[str, float], None]
-"""Hears before each step what is done, and which share of the steps has been taken."""
+"""Called before each step with a description of the work and the share of steps that are done."""
 
-# The interpreter specialises code that has run some times, and heaps fill: first steps of a thousand short ops take
-# twice as long as later ones.
+# The first steps of a thousand short ops take twice as long as later ones: the interpreter specialises code that has
+# run a few times, and heaps fill.
 _SHORT_STEPS, _SHORT_STEPS_S = 20, 0.5
 
 
 class OwnStep:
-    """The ops of one device of an order, with the segments that the device has there, but without its neighbours.
+    """The ops that an order gives to one device, in the same segments, run without the other devices.
 
-    It holds the tensors of these ops alone. What is sent is dropped, and what is received lies in memory that all
-    received tensors share. Parameters and buffers are the given ones by name; those that the ops write to are copied.
-    `leaves` are the flat inputs of the step.
+    It holds only the tensors of these ops. Sent tensors are dropped, and received tensors share memory. `tensors` are
+    parameters and buffers by name; those that the ops write to are copied. `leaves` are the flat inputs of the step.
     """
 
     def __init__(
@@ -107,12 +106,12 @@ class OwnStep:
             self._tensors[name] = tensors[name].detach().to(device.torch_device, copy=name in written)
 
     def recorded(self) -> dict[str, float]:
-        """Op → seconds in a step, from the end of the op before it to its own."""
+        """Op → its seconds in a recorded step, from the end of the previous op to its own end."""
         timeline = self._variant.run(self._bound(), record=True).timelines[self.home]
         return {op: end_s - start_s for op, start_s, end_s in timeline.spans(self.device)}
 
     def plain(self) -> float:
-        """Seconds for which the device is busy in a step that is not recorded."""
+        """Seconds for which an unrecorded step keeps the device busy."""
         bound = self._bound()
         begin = time.perf_counter()
         state = self._variant.run(bound)
@@ -122,15 +121,15 @@ class OwnStep:
         return self.issued_s if self.device.streams is None else wall_s
 
     issued_s = 0.0
-    """Seconds for which the last step that was not recorded held the device's thread."""
+    """Seconds for which the last unrecorded step occupied the device's thread."""
 
     def _bound(self) -> Any:
         return self._variant.with_tangent(self._variant.bind(self._tensors, self._leaves, 0), None)
 
 
 def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_busy: bool = False) -> list[T]:
-    """The results of all steps, taken at the same time. If each `keeps_busy`, those that end go on with steps of their
-    own until all have ended, so that none is alone at its end.
+    """The results of `take` on all steps at the same time. With `keeps_busy`, a device that is done repeats its step
+    until all are done, so that no device ends alone.
     """
     left = [None] * len(steps)
 
@@ -151,8 +150,8 @@ def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_b
 class StandIns(RankLinks):
     """Links of an executor whose other devices do not exist: tensors of the right shape arrive at once.
 
-    Those `received` of a dtype share one memory, as large as the largest; parameters and buffers (`tensors`) arrive as
-    they are.
+    All `received` tensors of a dtype share memory of the size of the largest one. Parameters and buffers (`tensors`)
+    arrive unchanged.
     """
 
     def __init__(
@@ -178,15 +177,15 @@ class StandIns(RankLinks):
             self._made[name] = memory[like.dtype].as_strided(like.shape, like.stride())
 
     def receive(self, tensor: str, source: str, target: str) -> torch.Tensor | None:  # noqa: ARG002
-        """A tensor of the shape, dtype and strides of the one that is planned to arrive; None for a mere order."""
+        """A tensor with the planned shape, dtype and strides; None for an edge that carries only an order."""
         return self._made.get(tensor)
 
 
 def made_by(whole: Captured, op: str, names: Sequence[str], device: RuntimeDevice) -> list[torch.Tensor]:
-    """Values of an op as the device's kernels make them, of made-up inputs.
+    """Example values of an op's results, which the device's kernels compute from made-up inputs.
 
-    They are as in the capture if the op draws, its kernel refuses such inputs, or it reads an LSTM's workspace: of that
-    the capture knows about the size only, and the kernel reads and writes past one that is too small.
+    Their layout is the captured one if the op draws random numbers, its kernel fails on such inputs, or it reads an
+    LSTM's workspace. The capture knows that size only roughly, and the kernel reads and writes past a smaller one.
     """
     executable = whole.executable
     planned = executable.codes[op]
@@ -209,7 +208,7 @@ def made_by(whole: Captured, op: str, names: Sequence[str], device: RuntimeDevic
 def _filled(
     shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Zeros, which are indices of any table; of numbers halves, as they divide and have logarithms."""
+    """A tensor of 0.5 for real or complex dtypes, else of 0: safe in divisions and logarithms, or as table indices."""
     strides = torch.empty(shape, device="meta").stride() if strides is None else strides
     real = torch.empty_strided(shape, strides, dtype=dtype, device=device)
     return real.fill_(0.5 if real.is_floating_point() or real.is_complex() else 0)
@@ -224,11 +223,11 @@ def profile_ops(
     on_step: Report = lambda what, share: None,
     memory_bytes: int | None = None,
 ) -> Times:
-    """Op times on these devices while all of them work: ops lose memory bandwidth and cache to the others in plans too.
+    """Op times on these devices while all of them work, because ops of a plan share memory bandwidth and cache too.
 
-    Cores lose the interpreter as well, which a plan counts by itself, as `dispatch_s`: an op takes no less than alone.
-    A step that needs more than `memory_bytes`, by default what is free on a device, is timed in parts, whose inputs are
-    made from shapes.
+    Cores also share the interpreter, which a plan counts separately, as `dispatch_s`; no op takes less than alone. A
+    step that needs more than `memory_bytes`, by default a device's free memory, is timed in parts. Inputs of a part
+    are made from their shapes.
     """
     if memory_bytes is None:
         sharing = Counter(device.torch_device for device in devices)
@@ -256,7 +255,7 @@ def profile_ops(
 
 
 def _warm_up(steps: Sequence[OwnStep]) -> None:
-    """Run steps side by side until code is specialised and heaps are filled."""
+    """Run steps side by side until the interpreter has specialised the code and heaps are filled."""
     begin = time.perf_counter()
     for _ in range(_SHORT_STEPS):
         side_by_side(OwnStep.plain, steps)
@@ -265,11 +264,11 @@ def _warm_up(steps: Sequence[OwnStep]) -> None:
 
 
 def _parts(ops: Sequence[Op], memory_bytes: int) -> Iterator[list[str]]:
-    """The ops in order, cut where those since the last cut would need more memory; an op is never cut.
+    """The ops in order, cut into parts that fit into the memory; an op is never cut.
 
-    Room is left for the largest tensor, in whose memory all tensors lie that come from other parts.
+    Room is left for the largest tensor: all tensors from other parts share its memory.
     """
-    # A gradient counts where it is made: its parameter, to which a plan charges it, may be in another part.
+    # A gradient counts in the part that computes it: its parameter, which a plan charges, may be in another part.
     made_bytes = [sum(spec.bytes for spec in op.outputs) for op in ops]
     needed_bytes = [max(made, op.weight_bytes) + op.state_bytes for op, made in zip(ops, made_bytes, strict=True)]
     room_bytes = memory_bytes - (max(made_bytes) if sum(needed_bytes) > memory_bytes else 0)
@@ -285,7 +284,7 @@ def _parts(ops: Sequence[Op], memory_bytes: int) -> Iterator[list[str]]:
 
 
 def _free_bytes(device: RuntimeDevice) -> int:
-    """Memory that ops may still take on a device; all cores share the host's memory."""
+    """Free memory of a device in bytes; all cores share the host's memory."""
     if not in_host_memory([device]):
         free: int = torch.get_device_module(device.torch_device).mem_get_info(device.torch_device)[0]
         return free
@@ -299,12 +298,11 @@ def _free_bytes(device: RuntimeDevice) -> int:
 def timed_capture(
     job: Job, capture: Callable[[Sequence[str]], Captured], profile: Callable[[Captured], Times], on_cores: bool
 ) -> tuple[Captured, Times]:
-    """A capture of the job, and its op times: `capture` takes rewrites beside the usual ones, `profile` times a
-    capture.
+    """A capture of the job and its op times. `capture` takes rewrites beside the usual ones; `profile` times a capture.
 
-    Plain PyTorch runs an LSTM on a CPU as one kernel. Step by step it is many short ops, which devices can share: that
-    takes half as long where the layer is wide, as gradients of all steps are one product then, and twice as long where
-    it is narrow. So on cores an LSTM is timed both ways, and kept as the one whose ops take less.
+    Plain PyTorch runs an LSTM on a CPU as one kernel. Time step by time step, it is many short ops that devices can
+    share. These take half as long if the layer is wide, because one product gives the gradients of all time steps; if
+    it is narrow, twice as long. So on cores an LSTM is timed both ways, and the faster capture is kept.
     """
     captured = capture(())
     found = captured, profile(captured)
@@ -317,7 +315,7 @@ def timed_capture(
 
 
 def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
-    """The graph with measured times for these device types; times for other types stay."""
+    """The graph with measured times for these device types; it keeps its times for other types."""
     ops = []
     for op in graph.ops:
         old = dict(op.time_s) if isinstance(op.time_s, Mapping) else {}

@@ -1,1 +1,1 @@
-"""Programs: the actions of every device in order, their lowering from plans, and the checks before a run."""
+"""Programs: each device's actions in order, the lowering of plans to programs, and the checks before a run."""

@@ -1,9 +1,9 @@
-"""Checks of a program before it runs: it ends, ops find their inputs, and streams are ordered.
+"""Check a program before it runs: it ends, ops find their inputs, and streams are ordered.
 
-One happens-before relation over threads and streams: what a stream or a thread is given happens in order; what a thread
-enqueues comes after all that the thread has done; a WAIT or SYNC comes after what was on its stream before the RECORD;
-a RECV after the SEND; all of a program after all of the program before. The rules: an op and a copy read a tensor after
-it is written; memory is given back after its last use on every stream; when a program ends, all streams have ended.
+One happens-before relation covers threads and streams. Each runs its work in order; work that a thread enqueues follows
+all it has done; WAIT and SYNC follow what their event's stream held before RECORD; RECV follows SEND; a program follows
+the previous one. The rules: ops and copies read a tensor only after it is written; memory is freed after its last use
+on every stream; when a program ends, all streams have ended.
 """
 
 from collections import defaultdict
@@ -32,16 +32,16 @@ from dlplacer.runtime.program.program import (
 )
 
 _Line = tuple[str, str]
-"""A device, and one of its streams or `_THREAD`: what is on one line happens in order."""
+"""A device, and one of its streams or `_THREAD`; the work on one line happens in order."""
 _Clock = dict[_Line, int]
-"""Line → the latest moment there that has happened."""
+"""Line → number of the latest moment there that has happened."""
 _THREAD = ""
 
 
 def require_no_races(
     graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces | None = None, empty: Collection[str] = ()
 ) -> None:
-    """Raise InternalError as `races`, or naming the first actions that nothing orders, with their devices and lines."""
+    """Raise InternalError like `races`, or if there is a race; names its unordered actions, their devices and lines."""
     if found := races(graph, programs, spaces, empty):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise InternalError(f"the program has a race: {found[0]}{more}")
@@ -50,18 +50,17 @@ def require_no_races(
 def races(
     graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces | None = None, empty: Collection[str] = ()
 ) -> list[str]:
-    """Races in programs that run one after another, one line for each.
+    """The races in programs that run one after another, one line of text per race.
 
-    Raises InternalError unless the programs end and every op runs once and finds its inputs: it names the actions at
-    which devices wait for each other, the op whose input is missing, the event that is not recorded in time, or what
-    is left over; each with its device and line.
+    Raises InternalError unless the programs end, and every op runs once and finds its inputs. The error names the
+    actions in a deadlock, the op that lacks an input, the event recorded too late, or the remaining ops or tensors.
 
     Parameters
     ----------
     spaces
-        By default those of cores.
+        The devices' memory spaces, by default those of cores.
     empty
-        Names of tensors that only carry an order, and have no memory.
+        Names of tensors that carry only an order, and have no memory.
     """
     checker = _Checker(graph, defaultdict(DeviceMemorySpace) if spaces is None else spaces, frozenset(empty))
     for program in programs:
@@ -74,7 +73,7 @@ def races(
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """An action that happens on a line."""
+    """An action on a line."""
 
     line: _Line
     count: int
@@ -90,7 +89,7 @@ class _Moment:
 
 @dataclass
 class _Memory:
-    """Memory of a tensor that one or several devices hold: its uses, and the events before its return."""
+    """Memory of a tensor that one or several devices hold: its uses, and the clocks when devices free it."""
 
     owner: _Line | None
     written: _Moment
@@ -101,19 +100,19 @@ class _Memory:
 
 
 class _Checker:
-    """Takes actions one after another, and keeps for every line which moments of the others it comes after."""
+    """Takes actions one after another; for every line, keeps the moments of other lines that precede it."""
 
     def __init__(self, graph: OpGraph, spaces: MemorySpaces, empty: frozenset[str]) -> None:
         self.found: list[str] = []
         self.done: set[str] = set()
         self._graph, self._spaces, self._empty = graph, spaces, empty
         self._after: dict[_Line, _Clock] = defaultdict(dict)
-        self._memory: dict[tuple[str, str], _Memory] = {}  # of (device, tensor), as long as it is there
+        self._memory: dict[tuple[str, str], _Memory] = {}  # (device, tensor) → memory, until it is freed
         self._latest: dict[_Line, _Moment] = {}
         self._count = 0
 
     def run(self, program: Program) -> None:
-        """Check one program behind those before it."""
+        """Check one program, which runs after the previous ones."""
         self._program = program
         self._events: dict[str, tuple[_Moment, _Clock]] = {}
         self._in_flight: dict[tuple[str, str], tuple[_Clock, _Memory]] = {}
@@ -141,7 +140,7 @@ class _Checker:
         elif isinstance(action, (Wait, Sync)):
             self._wait(device, action)
         elif (device, action.tensor) not in self._memory:
-            raise self._error("the tensor is not there")
+            raise self._error("the device does not hold the tensor")
         elif isinstance(action, Hold):
             self._memory[device, action.tensor].held.add((device, action.stream))
         elif isinstance(action, Free):
@@ -151,7 +150,7 @@ class _Checker:
 
     def _compute(self, device: str, op: str) -> None:
         if op not in self._graph.index or op in self.done:
-            raise self._error(f"op {op!r} " + ("has run already" if op in self.done else "is none of the graph"))
+            raise self._error(f"op {op!r} " + ("has run already" if op in self.done else "is not in the graph"))
         self.done.add(op)
         moment = self._moment(self._computing(device))
         for tensor in {edge.tensor: None for edge in self._graph.edges_into[op]}:
@@ -166,11 +165,11 @@ class _Checker:
 
     def _wait(self, device: str, action: Wait | Sync) -> None:
         thread = self._after[device, _THREAD]
-        # A stream that waits for an event that is recorded later does not wait at all: the order of the threads must
-        # not be left to chance.
+        # A stream does not wait for an event that is recorded later, so the recording thread must be ordered
+        # before this one.
         if action.event not in self._events or not self._events[action.event][0].precedes(thread):
             raise self._error(
-                f"event {action.event!r} is not recorded before, or nothing received here says that it is"
+                f"event {action.event!r} is not recorded before, or nothing received here orders it before"
             )
         line = self._entered((device, action.stream)) if isinstance(action, Wait) else thread
         _merge(line, self._events[action.event][1])
@@ -192,11 +191,11 @@ class _Checker:
             self._read(device, action.tensor, moment)
             self._copies[key] = _Memory(None, moment, [moment])
         elif (action.tensor, action.target) in self._in_flight:
-            raise self._error("the tensor is on its way already")
+            raise self._error("the tensor has been sent already")
         else:
             memory = self._copies.pop(key) if key in self._copies else self._handed_over(device, action)
             clock = dict(self._after[device, _THREAD])
-            # A transport takes tensors in the host's memory at once, and waits for work on the device.
+            # A transport reads tensors in the host's memory at once; on the device, it waits for enqueued work.
             if self._spaces[action.target].away and self._spaces[action.target].memory != HOST_MEMORY:
                 _merge(clock, self._after[self._computing(device)])
             elif self._spaces[action.target].away and not memory.written.precedes(clock):
@@ -204,7 +203,7 @@ class _Checker:
             self._in_flight[action.tensor, action.target] = clock, memory
 
     def _handed_over(self, device: str, action: Send) -> _Memory:
-        """The memory that a tensor without a COPY arrives in."""
+        """The memory in which a tensor without a COPY arrives."""
         here, memory = self._spaces[device], self._memory[device, action.tensor]
         if here.hands_over_to(self._spaces[action.target]) or action.tensor in self._empty:
             memory.holders += 1
@@ -236,14 +235,14 @@ class _Checker:
                 self.found.append(f"{self._latest[device, _THREAD]} gives back memory that {use} may still use")
 
     def _end(self) -> None:
-        """Threads wait for computed tensors; then everything must have ended."""
+        """Threads wait for their compute streams; then all work must have ended."""
         ended: _Clock = {}
         for device in self._program.actions:
             _merge(ended, self._after[device, _THREAD])
             _merge(ended, self._after[self._computing(device)])
         for moment in self._latest.values():
             if not moment.precedes(ended):
-                self.found.append(f"{moment} may still be under way when the program ends")
+                self.found.append(f"{moment} may still be running when the program ends")
             _merge(ended, {moment.line: moment.count})
         for line in {*self._after, *((device, _THREAD) for device in self._program.actions)}:
             self._after[line] = dict(ended)

@@ -1,7 +1,7 @@
-"""Programs: the actions of every device in order, one a line as text, and the order of issue.
+"""Programs: the actions of every device in order, which print one per line, and the order of issue.
 
-COMPUTE, SEND, RECV and FREE are those of every device. For a device with streams a lowering pass adds the others, so
-that the order of its streams and the lifetime of the memory that they use are part of the program."""
+Every device has COMPUTE, SEND, RECV and FREE. For devices with streams, a lowering pass adds the other actions, which
+state the order of streams and the lifetime of their memory."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from dlplacer.runtime.devices.cuda import COMPUTE_STREAM, COPY_STREAMS
 
 
 class _Line:
-    """An action's text: its form, with its fields in place of their names."""
+    """Prints an action: its `form`, with field names replaced by their values."""
 
     __slots__ = ()
     form: ClassVar[str]
@@ -39,7 +39,7 @@ class Compute(_Line):
 
 @dataclass(frozen=True, slots=True)
 class Send(_Line):
-    """``SEND tensor -> device``: start moving a tensor, and go on."""
+    """``SEND tensor -> device``: start to send a tensor, without waiting for its arrival."""
 
     form: ClassVar[str] = "SEND {tensor} -> {target}"
     tensor: str
@@ -65,7 +65,7 @@ class Free(_Line):
 
 @dataclass(frozen=True, slots=True)
 class Copy(_Line):
-    """``COPY tensor -> device ON stream``: enqueue the copy that the SEND behind it hands over."""
+    """``COPY tensor -> device ON stream``: enqueue a copy, which the next SEND of the tensor sends."""
 
     form: ClassVar[str] = "COPY {tensor} -> {target} ON {stream}"
     tensor: str
@@ -75,7 +75,7 @@ class Copy(_Line):
 
 @dataclass(frozen=True, slots=True)
 class RecordEvent(_Line):
-    """``RECORD event ON stream``: the event has happened once the stream has finished the work queued so far."""
+    """``RECORD event ON stream``: the event happens once the stream has finished the work queued so far."""
 
     form: ClassVar[str] = "RECORD {event} ON {stream}"
     event: str
@@ -84,7 +84,7 @@ class RecordEvent(_Line):
 
 @dataclass(frozen=True, slots=True)
 class Wait(_Line):
-    """``WAIT event ON stream``: the stream goes on once the event has happened; the thread goes on at once."""
+    """``WAIT event ON stream``: the stream waits until the event has happened; the thread does not wait."""
 
     form: ClassVar[str] = "WAIT {event} ON {stream}"
     event: str
@@ -93,7 +93,7 @@ class Wait(_Line):
 
 @dataclass(frozen=True, slots=True)
 class Sync(_Line):
-    """``SYNC event``: the thread goes on once the event has happened."""
+    """``SYNC event``: the thread waits until the event has happened."""
 
     form: ClassVar[str] = "SYNC {event}"
     event: str
@@ -101,7 +101,7 @@ class Sync(_Line):
 
 @dataclass(frozen=True, slots=True)
 class Hold(_Line):
-    """``HOLD tensor FOR stream``: once the tensor is freed, its memory waits for the work queued there by then."""
+    """``HOLD tensor FOR stream``: once freed, the tensor's memory is reused only after the work then queued there."""
 
     form: ClassVar[str] = "HOLD {tensor} FOR {stream}"
     tensor: str
@@ -136,14 +136,14 @@ class Program:
         return sum(1 + len(self.actions[name]) for name in before) + position + 2
 
     def where(self, device: str, position: int) -> str:
-        """An action of a device for messages: ``gpu0, line 7: SEND x -> gpu1``."""
+        """An action's place in messages: ``gpu0, line 7: SEND x -> gpu1``."""
         return f"{device}, line {self.line(device, position)}: {self.actions[device][position]}"
 
 
 def interleaved(program: Program) -> Iterator[tuple[str, int, Action]]:
-    """(device, position, action) for all actions in an order in which threads can take them: a RECV after its SEND.
+    """(device, position, action) for all actions, in an order in which every RECV follows its SEND.
 
-    Every device goes on as far as it can. InternalError if the program hangs.
+    InternalError if the program would hang.
     """
     position = dict.fromkeys(program.actions, 0)
     single = {name: [(action,) for action in actions] for name, actions in program.actions.items()}
@@ -155,11 +155,11 @@ def interleaved(program: Program) -> Iterator[tuple[str, int, Action]]:
 def issue_order(
     program: Program, kind_of: Callable[[str], object], longest: int, starts: Mapping[str, float]
 ) -> Iterator[tuple[str, Actions]]:
-    """(device, actions that are issued at once) for all devices: a RECV after its SEND, and else by planned start.
+    """(device, actions issued together) for all devices, by planned start, with every RECV after its SEND.
 
-    At once are issued a run of COMPUTE and FREE, or one other action. Ops of an equal kind may share a run of at most
-    `longest` actions; an op of kind None is alone. An op without a planned start, in any unit, starts with the op
-    before it.
+    Either a run of COMPUTE and FREE is issued together, or one other action. Ops of equal kind may share a run of at
+    most `longest` actions; an op of kind None is alone. `starts` may have any unit; if a run has no planned start, the
+    next one counts.
     """
     parts = {name: list(_parts(actions, kind_of, longest)) for name, actions in program.actions.items()}
     return _issued(program, parts, {name: _ranks(own, starts) for name, own in parts.items()})
@@ -168,7 +168,7 @@ def issue_order(
 def _issued(
     program: Program, parts: Mapping[str, Sequence[Actions]], ranks: Mapping[str, Sequence[float]]
 ) -> Iterator[tuple[str, Actions]]:
-    """The parts of all devices, of those that are ready the one of the lowest rank; InternalError if none is."""
+    """The parts of all devices, always the ready one of lowest rank next; InternalError if none is ready."""
     turn = dict.fromkeys(parts, 0)
     sent: set[tuple[str, str, str]] = set()
 
@@ -198,7 +198,7 @@ def _issued(
 
 
 def _parts(actions: Sequence[Action], kind_of: Callable[[str], object], longest: int) -> Iterator[Actions]:
-    """The actions of a device, cut."""
+    """The actions of a device, cut into parts that are issued together."""
     run: list[Action] = []
     kinds: list[object] = []
     for action in actions:
@@ -218,7 +218,7 @@ def _parts(actions: Sequence[Action], kind_of: Callable[[str], object], longest:
 
 
 def _ranks(parts: Sequence[Actions], starts: Mapping[str, float]) -> list[float]:
-    """The planned start of the first op at or behind each part."""
+    """For each part, the earliest planned start in it, or in the next part that has any."""
     ranks: list[float] = []
     rank = math.inf
     for part in reversed(parts):
@@ -233,16 +233,16 @@ Order = Mapping[str, Sequence[str]]
 
 
 def lower(graph: OpGraph, order: Order, keep: Iterable[str] = ()) -> Program:
-    """The program that runs all ops of a graph in the given order, which has every op once: see `lower_stages`."""
+    """The program that runs all ops of a graph once, in the given order; see `lower_stages`."""
     return lower_stages(graph, [order], keep)[0]
 
 
 def lower_stages(graph: OpGraph, stages: Sequence[Order], keep: Iterable[str] = ()) -> list[Program]:
-    """One program for each stage of a step, run one after another on the same devices: forward, then backward.
+    """One program per stage of a step: forward, then backward. They run one after another on the same devices.
 
-    A tensor goes to a device once, right after its producer; it is received right before its first reader there, and
-    freed on each device after its last use there, unless it is among those to `keep`. If a later stage alone reads it,
-    it is received at the end of the stage that makes it, and stays on its device between the programs.
+    A tensor is sent to a device once, right after its producer; it is received right before its first reader there, and
+    freed on each device after its last use there, except tensors to `keep`. A tensor that only a later stage reads
+    there is received at the end of its producer's stage, and stays on the device between programs.
     """
     state = _State(graph, stages, frozenset(keep))
     return [Program({device: tuple(state.actions(device, order)) for device in order}) for order in stages]
@@ -277,7 +277,7 @@ class _State:
                 yield from (Send(tensor, target) for target in self._targets(op, tensor, device))
             for tensor in read:
                 self.uses_left[tensor, device] -= 1
-            # What is made and read by nobody here (sent only, or not at all) is freed right behind its producer.
+            # A tensor that no op reads here (sent, or unused) is freed right after its producer.
             for tensor in (*read, *made):
                 if not self.uses_left[tensor, device] and tensor not in self.keep:
                     yield Free(tensor)
@@ -305,11 +305,11 @@ HOST_MEMORY = str(HOST_DEVICE)
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemorySpace:
-    """One device of a program: the `memory` in which its tensors live, ``cpu`` or ``cuda:0``.
+    """The memory of one device of a program: its tensors live in `memory`, such as ``cpu`` or ``cuda:0``.
 
-    If it `has_streams`, its thread enqueues work and goes on; else an action is done when its call returns. If it
-    `copies`, tensors are copied even to a device of the same memory. One that is `away` belongs to another process:
-    tensors for it are handed over in `memory`, the host's, or, if the transport orders streams itself, ``""``.
+    With `has_streams`, the device's thread only enqueues work; else an action is done when its call returns. With
+    `copies`, tensors are copied even to a device with the same memory. A device that is `away` belongs to another
+    process: `memory` holds tensors sent to it, the host's memory, or ``""`` if the transport orders streams itself.
     """
 
     memory: str = HOST_MEMORY
@@ -318,7 +318,7 @@ class DeviceMemorySpace:
     away: bool = False
 
     def hands_over_to(self, target: "DeviceMemorySpace") -> bool:
-        """True if a tensor gets to another device without a copy."""
+        """True if a tensor reaches another device without a COPY."""
         if target.away and not target.memory:
             return True
         return self.memory == target.memory and not (self.copies and self.has_streams and target.has_streams)
@@ -331,9 +331,9 @@ MemorySpaces = Mapping[str, DeviceMemorySpace]
 def memory_spaces(
     devices: Mapping[str, RuntimeDevice], names: Iterable[str], away_on_device: bool = False
 ) -> MemorySpaces:
-    """The memory spaces of a program's devices; those that are not among `devices` belong to other processes.
+    """The memory spaces of a program's devices; names that `devices` lacks belong to other processes.
 
-    `away_on_device`: whether tensors for other processes are handed over where they are, and not in the host's memory.
+    `away_on_device`: whether tensors are sent to other processes from the device's memory, not the host's.
     """
     elsewhere = DeviceMemorySpace("" if away_on_device else HOST_MEMORY, away=True)
     spaces = dict.fromkeys(names, elsewhere)
@@ -344,9 +344,9 @@ def memory_spaces(
 
 
 def with_streams(programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()) -> list[Program]:
-    """The programs of a step with actions on streams; the programs themselves if no device has streams.
+    """The programs of a step with stream actions added; unchanged if no device has streams.
 
-    For `empty` tensors, which only carry an order, nothing is copied or held.
+    Tensors in `empty` carry only an order: they are never copied or held.
     """
     if not any(space.has_streams for space in spaces.values()):
         return list(programs)
@@ -355,7 +355,7 @@ def with_streams(programs: Sequence[Program], spaces: MemorySpaces, empty: Colle
 
 @dataclass
 class _Lowering:
-    """Makes the order of streams explicit: a copy has one event before it and one behind it."""
+    """Makes the order of streams explicit: a copy has one event before it and one after it."""
 
     program: Program
     spaces: MemorySpaces
@@ -364,7 +364,7 @@ class _Lowering:
     number: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
     def lowered(self) -> Program:
-        """The program with every ordering made explicit."""
+        """The program with all stream actions added."""
         given = self.program.actions
         for device, actions in given.items():
             sends = [action for action in actions if isinstance(action, Send)]
@@ -396,7 +396,7 @@ class _Lowering:
         yield action
 
     def _copy(self, device: str, action: Send, computed: str, arrived: str) -> Iterator[Action]:
-        # A device has a stream of its own for each of the first few targets, which share it with the others.
+        # A device has a copy stream for each of its first few targets; later targets share these streams.
         targets = self.targets.setdefault(device, [])
         if action.target not in targets:
             targets.append(action.target)
@@ -409,7 +409,7 @@ class _Lowering:
             yield Hold(action.tensor, stream)
 
     def _after_receive(self, device: str, action: Recv) -> Iterator[Action]:
-        """A tensor from another process has arrived when it is received: its transport guarantees that."""
+        """Wait for the arrival of a tensor; between processes, the transport has already done so."""
         here, source = self.spaces[device], self.spaces[action.source]
         if here.away or source.away:
             return

@@ -54,9 +54,7 @@ def test_half_precision_trains_with_a_gradient_scaler(scale: float) -> None:
 
 def test_updates_inside_a_half_precision_step_are_refused() -> None:
     job = replace(job_of("float16"), optimizer="sgd")
-    with pytest.raises(
-        InputError, match="float16 gradients need a GradScaler, which an update inside the step has not"
-    ):
+    with pytest.raises(InputError, match="float16 gradients need a GradScaler, which an update inside the step lacks"):
         apply(job, random_plan(capture(job)), ["cpu:0", "cpu:1"])
 
 
