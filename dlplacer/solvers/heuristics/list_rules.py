@@ -11,8 +11,7 @@ from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time
 
 
 def list_schedule(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
-    """The work-conserving schedule by `priority`: no device idles while an op could run on it; None if memory runs out.
-    """
+    """The work-conserving schedule by `priority`: no device idles while an op could run there; None if nothing fits."""
     return decode(instance, sorted(range(len(priority)), key=priority.__getitem__), fixed, works_on=True)
 
 
