@@ -146,10 +146,10 @@ class AssignmentModel:
 
 
 def leave_working_room(model: cp_model.CpModel, problem: Problem, place: Sequence[Mapping[int, Literal]]) -> None:
-    """While an op of some time runs, its device holds its block and all others there, its inputs, output and workspace.
+    """While an op of positive time runs, its device holds all resident blocks and its inputs, output and workspace.
 
-    An input counts as the original where its producer lies on the device, and as the copies sent where it does not.
-    `place` is [op] → device → literal.
+    An input counts as the original if its producer is on the device, otherwise as the copies sent. `place` is [op] →
+    device → literal.
     """
     if problem.op_count * problem.device_count > _MOST_WORKING:
         return
