@@ -275,8 +275,7 @@ _MOST_UNITS = 2**21
 def reachable_capacity(sizes: Iterable[int], capacity: Sequence[int | None]) -> list[int | None]:
     """[device] → the most bytes that some of the sizes fill without exceeding its memory.
 
-    For example, ten layers of 3 bytes fill 18 of 20 bytes. Without a large common divisor the sums are too many to
-    list, so the capacity is rounded down to a multiple of the divisor.
+    For example, ten layers of 3 bytes fill 18 of 20 bytes. If sums are too many, capacities round down to the divisor.
     """
     taken = tuple(sorted(size for size in sizes if size > 0))
     return [None if room is None else min(room, _reachable(taken, room)) for room in capacity]

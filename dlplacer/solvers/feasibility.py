@@ -163,10 +163,7 @@ _SECONDS = 2.0
 
 
 def require_placement(problem: Problem, seconds: float) -> list[int] | None:
-    """[op] → device of a placement that satisfies all rules but time; None if none was found in time.
-
-    Raises InfeasibleError if none exists.
-    """
+    """[op] → device under all rules but time, or None on timeout; raises InfeasibleError if no placement exists."""
     decided, placement = find_placement(problem, seconds)
     if decided and placement is None:
         raise explain_infeasible(problem)

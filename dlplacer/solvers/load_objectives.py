@@ -154,8 +154,7 @@ def block_orders(problem: Problem, instance: Instance, loads: PlacementLoads) ->
 def contiguous_loads(instance: Instance, loads: PlacementLoads, units: Sequence[list[int]]) -> list[int] | None:
     """[block] → device: the cut of the units into a run per device whose largest device load is least.
 
-    Exact over all orders of devices up to `_MOST_STATES` sets of devices; beyond, in the order of the devices. None if
-    no cut fits in memory.
+    Exact up to `_MOST_STATES` sets of devices; beyond, for the devices in their order. None if no cut fits in memory.
     """
     rooms = [math.inf if room is None else float(room) for room in instance.capacity]
     may_run = np.zeros(loads.work.shape, bool)
@@ -194,10 +193,7 @@ def _run_costs(
 
 
 def _crossing_costs(loads: PlacementLoads, home: Ints, count: int, device: int) -> Floats:
-    """[begin, end] → most ticks that a device pays for transfers into and out of a run of units.
-
-    Each request adds to rectangles of (begin, end), filled by two sums over a table of differences.
-    """
+    """[begin, end] → most ticks that a device pays for a run's transfers, by sums over a table of differences."""
     steps = np.zeros((count + 2, count + 2))
     both = loads.sent[:, device], loads.received[:, :, device]
     sending, receiving = (np.where(table >= FAR, 0, table).max(axis=1) for table in both)

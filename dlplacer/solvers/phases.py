@@ -87,7 +87,6 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[Start], begin: 
 
 
 def _run(search: PhaseContext) -> None:
-    """Run the heuristics, then the phases in order until the gap is closed or the time is up."""
     instance, incumbent = search.instance, search.incumbent
     incumbent.raise_bound(max(critical_path(instance), whole_area(instance)))
     alone = best_single(search.problem)

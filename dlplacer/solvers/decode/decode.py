@@ -35,10 +35,7 @@ def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> 
 
 
 def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:
-    """The schedule that starts every op, taken in this order, as early as its inputs and its device allow.
-
-    If there is traffic, an op's inputs are sent at its turn, into the first gap on the links.
-    """
+    """The schedule that starts each op in turn as early as its device and its inputs, sent through link gaps, allow."""
     if instance.traffic is None:
         return _by_delays(instance, device, ops)
     fast = is_fast(instance.op_count * instance.device_count)

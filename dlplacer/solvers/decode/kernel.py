@@ -400,10 +400,7 @@ def first_gap(busy: Ints, link: int, count: int, begin: int, ticks: int) -> int:
 
 
 def book(busy: Ints, uses: Ints, link: int, begin: int, end: int, leg: int) -> bool:
-    """Record a use of a link direction; False if the table is full.
-
-    Uses are sorted by begin and end, so a use of no time precedes one with the same begin.
-    """
+    """Record a use of a link direction, sorted by begin and then end; False if the table is full."""
     place = uses[link]
     if place == busy.shape[1]:
         return False
@@ -420,7 +417,6 @@ def book(busy: Ints, uses: Ints, link: int, begin: int, end: int, leg: int) -> b
 
 
 def _segment_start(arrays: InstanceArrays, solution: Solution, segment: int, size: float, ready: int) -> int:
-    """The earliest start of a route segment."""
     first, limit = int(arrays.segments[segment, FIRST_HOLD]), int(arrays.segments[segment, FIRST_HOLD + 1])
     moved = True
     while moved:

@@ -76,8 +76,7 @@ def _can_write() -> bool:
 def _marker() -> Path:
     """The file that marks all kernels as compiled, in a folder per version and place of installation.
 
-    Numba checks a function's own file but not the files of its callees, and finds no function compiled from another
-    path.
+    Numba checks a function's own file but not its callees' files, and finds no function compiled from another path.
     """
     folders = (Path(__file__).parents[1] / name for name in ("decode", "local_search"))
     files = sorted(file for folder in folders for file in folder.glob("*.py"))

@@ -18,8 +18,7 @@ seconds, and above 60 intervals per device its disjunctive loses its precedence 
 class GraphSegment:
     """The ops from a cut op to the next, in topological order; the first segment `begins` without a cut op.
 
-    Its instance has these ops alone, without memory, and the last takes no time: the makespan is the time from the
-    start of the first cut op to the start of the last.
+    Its instance has no memory, and its last op no time: the makespan is the time between the starts of the cut ops.
     """
 
     ops: tuple[int, ...]
@@ -29,10 +28,7 @@ class GraphSegment:
 
 @dataclass(frozen=True)
 class Series:
-    """Segments, by number, whose placements colocation couples, to be solved together.
-
-    They run one after another in its instance: its makespan is the sum of theirs.
-    """
+    """Segments, by number, that colocation couples; in the instance they run in sequence, so their makespans add up."""
 
     segments: tuple[int, ...]
     instance: Instance

@@ -93,10 +93,7 @@ class Known:
 
 
 class SegmentChain:
-    """The segments before one op, and the results for each series of them; equal series are solved once.
-
-    Segments of joined series are also series of their own, in `alone`. `known` has an entry for each distinct instance.
-    """
+    """The segments before one op, and results per distinct instance; segments of joined series are also in `alone`."""
 
     def __init__(
         self, instance: Instance, segments: Sequence[GraphSegment], series: Sequence[Series], budget: Budget

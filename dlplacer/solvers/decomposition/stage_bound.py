@@ -73,10 +73,7 @@ class StagePlacement(NamedTuple):
 
 
 def build_stages(instance: Instance, last: int, seconds: float) -> list[BlockStage]:
-    """The stages of the segments that lead to `last`, then one stage for every other block.
-
-    Segments left when the time is up count as nothing.
-    """
+    """The stages of the segments that lead to `last`, as far as time allows, then a stage for every other block."""
     stop_at = now() + seconds
     pieces = [(segment.instance, segment.ops) for segment in find_segments(instance, last, seconds / 2)]
     # Segments end when their last op starts, so the very last op needs a piece of its own.

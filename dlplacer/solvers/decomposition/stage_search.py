@@ -99,10 +99,7 @@ class StageSearch:
 def search_stages(
     problem: Problem, bounds: Bounds, incumbent: Incumbent, surrogate: Instance, instance: Instance, seconds: float
 ) -> None:
-    """Raise the bound, and offer list schedules on the placements found by the search.
-
-    `surrogate` is the instance, or one with less memory whose schedules keep to memory over time.
-    """
+    """Raise the bound, and offer list schedules on placements found within the surrogate's memory."""
     began, followers = now(), [op for op in range(instance.op_count) if op not in instance.sources]
     last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
     stages = build_stages(instance, last, seconds * _BUILD_SHARE)

@@ -27,8 +27,7 @@ def heft(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedul
 def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
     """[op] → mean duration + the largest of weighted mean delay + rank over its readers, in ticks (their eq. 8).
 
-    Durations are averaged over the allowed devices; delays over the allowed pairs of different devices joined by a
-    route.
+    Durations average over the allowed devices, and delays over allowed pairs of different devices joined by a route.
     """
     key = f"upward ranks {delay_weight}"
     if key in instance.known:

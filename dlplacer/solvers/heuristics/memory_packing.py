@@ -76,8 +76,7 @@ def fitted(
 ) -> list[int] | None:
     """[block] → its wished device, or the one with most room if that is not allowed or full; None if none is left.
 
-    A block without a wish is assigned last, to the device with most room. Ops claim memory in the given order;
-    zero-time sources wait for their first reader.
+    Blocks without a wish come last. Ops claim memory in the given order; zero-time sources follow their first reader.
     """
     occupancy = Occupancy(instance, fixed)
     for op in ops:

@@ -148,8 +148,7 @@ class AssignmentModel:
 def leave_working_room(model: cp_model.CpModel, problem: Problem, place: Sequence[Mapping[int, Literal]]) -> None:
     """While an op of positive time runs, its device holds all resident blocks and its inputs, output and workspace.
 
-    An input counts as the original if its producer is on the device, otherwise as the copies sent. `place` is [op] →
-    device → literal.
+    An input counts as its original if produced there, otherwise as its copies. `place` is [op] → device → literal.
     """
     if problem.op_count * problem.device_count > _MOST_WORKING:
         return
@@ -184,8 +183,7 @@ def leave_working_room(model: cp_model.CpModel, problem: Problem, place: Sequenc
 def find_placement(problem: Problem, seconds: float, without: Container[str] = ()) -> tuple[bool, list[int] | None]:
     """Return whether the search decided in time, and [op] → device of a placement that satisfies every family, if any.
 
-    `without` names families to ignore, or `WORKING`. OutOfTimeError is never raised, so that a proof under explanation
-    is not lost.
+    `without` names families to ignore, or `WORKING`. OutOfTimeError never ends a proof that is being explained.
     """
     until, instance = now() + seconds, _instance_without(problem, without)
     try:

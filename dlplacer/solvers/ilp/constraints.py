@@ -235,8 +235,8 @@ def minimize_makespan(model: cp_model.CpModel, variables: Variables) -> None:
 def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Variables, device: Sequence[int]) -> None:
     """Each of several interchangeable devices is used along the largest blocks only after the one before it.
 
-    Any plan can be relabelled so, because swaps keep its makespan. The order of devices is that of a known schedule,
-    [op] → device, which thus remains a valid hint.
+    Swaps keep makespans, so any plan can be relabelled. A known schedule, [op] → device, sets the order and stays a
+    hint.
     """
     work = [sum(instance.longest[op] for op in ops) for ops in instance.members]
     largest = sorted(range(len(work)), key=lambda block: -work[block])[:_ORDERED_BLOCKS]

@@ -59,10 +59,7 @@ def solve_in_thread(
     look: Callable[[], bool],
     listener: cp_model.CpSolverSolutionCallback | None = None,
 ) -> cp_model.CpSolverStatus | None:
-    """The status with which CP-SAT ends; None if it ignores its limits and is left behind.
-
-    It runs in a thread, because presolve makes no callbacks: meanwhile Ctrl-C works, and `look` can end it.
-    """
+    """CP-SAT's final status, None if it ignores limits; a thread lets Ctrl-C or `look` end even presolve."""
     try:
         status = in_thread(lambda: solver.solve(model, listener), seconds, look, solver.stop_search)
     except TimeoutError:
@@ -83,8 +80,7 @@ def read_schedules(
 ) -> list[Schedule]:
     """The schedules that a solution suggests, as early as its order allows.
 
-    If transfers are modelled, also the unshifted one, since waiting may save memory, and one with transfers decided
-    anew.
+    If transfers are modelled, also the solution as it is, since waiting may save memory, and with transfers redone.
     """
     place = [next(device for device, there in row.items() if is_true(there)) for row in variables.place]
     start = tuple(map(value, variables.start))
@@ -135,10 +131,7 @@ def search(
     work: float = math.inf,
     relaxes_well: bool = False,
 ) -> SearchEnd:
-    """Solve a model for some time and return the proof; better schedules and bounds go to the incumbent.
-
-    A solver that ignores the limits of `new_solver` is left behind.
-    """
+    """Solve a model for some time and return the proof; better schedules and bounds go to the incumbent."""
     budget = incumbent.budget
     if seconds <= 0:
         return SearchEnd.UNDECIDED

@@ -36,10 +36,7 @@ def build_model(
     start_from: Schedule | None = None,
     every_route: bool = False,
 ) -> tuple[cp_model.CpModel, Variables]:
-    """The model of all schedules of at most `upper` ticks, hinted with a schedule if one is given.
-
-    With `every_route` it lists every route that transfers may take.
-    """
+    """The model of all schedules of at most `upper` ticks, hinted if one is given, with all routes if `every_route`."""
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
     constraints.place_every_op(model, instance, variables)
@@ -165,10 +162,7 @@ _MOST_TICKS = 2**45
 
 
 def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> bool:
-    """Solve the whole of a small problem; False if that proves that no plan exists.
-
-    Bounds and proofs count only if no route that a transfer may take is omitted.
-    """
+    """Solve the whole of a small problem; False if no plan exists. Models that omit routes give no bound or proof."""
     traffic = instance.traffic
     if incumbent.closed or seconds <= 0:
         return True

@@ -15,10 +15,7 @@ _ROUNDS = 6
 
 
 def admission(problem: Problem, instance: Instance) -> Callable[[Schedule], bool]:
-    """A test of whether a schedule of the problem's instance fits in every device's memory at all times.
-
-    Under ``memory: sum`` it always passes, because the sum is a rule of the instance itself.
-    """
+    """A test of whether a schedule fits in every device's memory at all times; always true under ``memory: sum``."""
     return lambda schedule: not any(overflow(problem, instance, schedule))
 
 
@@ -67,7 +64,7 @@ def attempts(
 
 
 def tightened(surrogate: Instance, place: Sequence[int], excess: Sequence[int]) -> Instance:
-    """The surrogate whose devices hold the load of a placement [block] → device less their excess."""
+    """The surrogate whose overfull devices have the memory used by a placement [block] → device, less the excess."""
     taken = [0] * surrogate.device_count
     for here, size in zip(place, surrogate.footprint, strict=True):
         taken[here] += size

@@ -53,10 +53,7 @@ def with_transfers(
     start: Sequence[int],
     transfers: Sequence[ScheduledTransfer],
 ) -> Schedule:
-    """The schedule with the necessary ones of these transfers, all as early as the given order allows.
-
-    The ticks give the order of ops on devices and of transfers on link directions.
-    """
+    """The schedule with the necessary ones of these transfers, all as early as the order of the given ticks allows."""
     chosen: dict[tuple[int, int], ScheduledTransfer] = {}
     for send in transfers:
         request = traffic.requests[send.request]

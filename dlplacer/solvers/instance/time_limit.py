@@ -146,10 +146,7 @@ def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool
 
 
 def side_by_side(tasks: Sequence[Callable[[int], object]], workers: int) -> None:
-    """Run tasks in up to `workers` threads, each with its number of workers, and wait for all.
-
-    They end in time by themselves, and obey the enclosing limits.
-    """
+    """Run tasks in up to `workers` threads, each with its share of workers and the enclosing limits; wait for all."""
     at_once = min(workers, len(tasks))
     if at_once <= 1:
         for task in tasks:

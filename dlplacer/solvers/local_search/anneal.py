@@ -79,7 +79,6 @@ def put_back(arrays: InstanceArrays, solution: Solution, count: int) -> None:
 
 
 def _fits(arrays: InstanceArrays, solution: Solution, count: int) -> bool:
-    """True if the moved units fit in the memory of their new devices."""
     for number in range(count):
         here = solution.ops[arrays.lists[arrays.units[solution.moved[number], MEMBERS]], DEVICE]
         if solution.used[here] > arrays.capacity[here]:
@@ -88,7 +87,6 @@ def _fits(arrays: InstanceArrays, solution: Solution, count: int) -> bool:
 
 
 def _shift(ops: Ints, sequence: Ints, place: int, target: int) -> None:
-    """Move an op to another place of the sequence; those between make room."""
     op = sequence[place]
     step = 1 if target > place else -1
     while place != target:
