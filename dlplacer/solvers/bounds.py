@@ -176,10 +176,7 @@ _UNREACHED = -(2**40)
 
 @dataclass(frozen=True)
 class Intervals:
-    """Least ticks between pivots, ops in topological order: from end to start, or `_UNREACHED` if no path exists.
-
-    Also [pivot] → ticks before its start, and after its end.
-    """
+    """Least ticks between pivots in topological order, `_UNREACHED` without a path, and before and after each pivot."""
 
     pivots: Ints
     between: Ints

@@ -154,7 +154,7 @@ def _require_routes(problem: Problem, instance: Instance, part: Sequence[int]) -
     first, second = narrow[0], next((op for op in narrow if not reach[op] & reach[narrow[0]]), narrow[1])
     uses = " and ".join(devices_text(problem, op, instance.allowed[op]) for op in (first, second))
     raise InfeasibleError(
-        f"{uses}; they must talk, but no route of links joins these devices; add a link or change the ops' 'devices'"
+        f"{uses}; they must communicate, but no route joins these devices; add a link or change the ops' 'devices'"
     )
 
 
@@ -180,12 +180,12 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
     reasons = {
         "memory": f"no placement of {ops} fits: {sizes_text(problem)}; use a larger topology or split the largest ops",
         "pins": "every placement breaks the 'devices' that some op may use; allow more devices",
-        "colocation": f"every placement tears a colocation group apart: {groups}; make the groups smaller",
-        "routes": "every placement separates two ops that must talk by devices that no route joins; add a link",
+        "colocation": f"every placement splits a colocation group: {groups}; make the groups smaller",
+        "routes": "every placement puts communicating ops on devices that no route joins; add a link",
     }
     if not blamed:
         return InfeasibleError(
-            f"no plan can exist for {ops}: memory, pins, groups and missing links exclude each other "
+            f"no plan can exist for {ops}: memory, pins, groups and missing links conflict "
             f"({sizes_text(problem)}); relax two of them"
         )
     return InfeasibleError("; or: ".join(reasons[family] for family in blamed))
@@ -194,7 +194,7 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
 def explain_overflow(problem: Problem) -> InfeasibleError:
     """The error for a problem with placements, but no schedule that fits in memory at all times."""
     return InfeasibleError(
-        f"no schedule keeps the memory at all times: weights, gradients and state take "
+        f"no schedule fits in memory at all times: weights, gradients and state take "
         f"{format_bytes(sum(problem.resident_bytes))} in all, {sizes_text(problem)}; use a larger topology or a "
         "smaller batch"
     )
@@ -204,4 +204,4 @@ def shortage(problem: Problem) -> str | None:
     """The bytes needed and available if no plan was found; None if memory cannot bind."""
     if not build_instance(problem).memory_binds and not may_bind(problem):
         return None
-    return f"weights and what else is kept take {format_bytes(sum(problem.footprint_bytes))}, {sizes_text(problem)}"
+    return f"weights and other data kept take {format_bytes(sum(problem.footprint_bytes))}, {sizes_text(problem)}"

@@ -41,10 +41,7 @@ surrogate; number of surrogates. Guesses."""
 
 
 def solve_throughput(problem: Problem, budget: Budget) -> Outcome:
-    """The schedule of least period found within the budget, and a period in ticks that no plan can beat.
-
-    Raises InfeasibleError if no placement exists.
-    """
+    """The schedule of least period found, and a period in ticks that none beats; InfeasibleError if none exists."""
     steady = _Search(problem, budget)
     best = steady.incumbent
     within(lambda: best.best is not None and not budget.left_s, steady.run)
@@ -122,10 +119,7 @@ class _Search:
 
 
 def block_orders(problem: Problem, instance: Instance, loads: PlacementLoads) -> Iterator[list[list[int]]]:
-    """Orders of all blocks in units: topological; then with backward blocks at the first position of their neighbours.
-
-    A device that runs a layer forward had better run it backward.
-    """
+    """Orders of all blocks in units: topological, then with backward blocks at their neighbours' first position."""
     units = units_in_order(instance, _MOST_UNITS)
     yield units
     near: list[set[int]] = [set() for _ in instance.members]

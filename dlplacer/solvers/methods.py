@@ -68,10 +68,7 @@ def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
 
 
 def schedules_by(method: str, problem: Problem) -> Iterator[ProblemSchedule | None]:
-    """A heuristic's plans of a problem, then of surrogates; None for a schedule that is no plan.
-
-    Raises InputError if the method needs a package that is not installed.
-    """
+    """A heuristic's plans of a problem, then of surrogates, or None; raises InputError if its package is missing."""
     instance = build_instance(problem)
     for found, _, admitted in attempts(problem, instance, partial(_found, method, problem)):
         yield ProblemSchedule.of(problem, instance, found) if admitted and found is not None else None

@@ -69,7 +69,7 @@ def _by_delays(instance: Instance, device: Sequence[int], ops: Sequence[int]) ->
 
 
 _OP_S = 1e-5
-"""Seconds of work for an op."""
+"""Seconds of work per op."""
 
 
 def decode(

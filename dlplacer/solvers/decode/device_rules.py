@@ -58,10 +58,7 @@ def idle_ticks(arrays: InstanceArrays, request: int, source: int, target: int) -
 
 
 def nearest(arrays: InstanceArrays, solution: Solution, request: int, here: int, placed: Ints) -> tuple[int, int]:
-    """The device from which a request arrives soonest, among those where its producer may be, and the ticks.
-
-    The producer is a source that no op has read so far; device -1 if it is allowed nowhere.
-    """
+    """The device from which an unread source's output arrives soonest, and the tick; device -1 if none is allowed."""
     best, least = -1, FAR
     unit = arrays.ops[arrays.requests[request, SOURCE], UNIT]
     if admits(arrays, solution, unit, here, placed):

@@ -98,11 +98,7 @@ def _on_paths(instance: Instance, ops: Sequence[int], begins: bool) -> list[int]
 
 
 def couple(instance: Instance, segments: Sequence[GraphSegment]) -> list[Series]:
-    """The segments in series, joined if they share a colocation group inside or if their cut ops are colocated pairs.
-
-    Every grouping gives a valid bound. This one joins a forward segment with its backward, but forms no oversized
-    series.
-    """
+    """Series of segments that share a group inside or colocated cut ops, up to a size; any grouping bounds validly."""
     users: dict[object, list[int]] = {}
     for number, segment in enumerate(segments):
         inner = segment.ops[:-1] if segment.begins else segment.ops[1:-1]

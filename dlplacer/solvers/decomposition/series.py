@@ -148,9 +148,9 @@ class SegmentChain:
 
     @property
     def open(self) -> list[Series]:
-        """The distinct series of moderate size whose best schedules are unproven, the widest gap first.
+        """The distinct unproven series of moderate size, the widest gap first.
 
-        Segments of joined series come first: their bounds help to prove the joint one.
+        Segments of joined series come before all series: their bounds help to prove the joint one.
         """
         found = list[Series]()
         for several in (self.alone, self.series):

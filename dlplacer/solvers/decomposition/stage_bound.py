@@ -149,7 +149,8 @@ def _length(piece: Instance, device: Sequence[Ints]) -> Ints:
 def least_placement(stages: Sequence[BlockStage], path: int, size: Ints, work: Ints) -> tuple[int, StagePlacement]:
     """The least cost of all placements, and a placement that has it.
 
-    Prices are those of a tick of the segments, and [device] → those of a byte and of a tick of work.
+    `path` is the price of a tick of the segments; `size` and `work` are [device] → prices of a byte and of a tick of
+    work.
     """
     value, trail = np.zeros(len(size), np.int64), list[tuple[Ints, Ints]]()
     for stage in stages:

@@ -46,10 +46,7 @@ class StageSearch:
             self.size[number, :own], self.end[number, :own] = stage.size, stage.choices[:, -1]
 
     def improve(self, start: Mapping[int, int], rooms: Ints, seconds: float, seed: int) -> dict[int, int] | None:
-        """The shortest placement found, [block] → device, that fits in `rooms`, bytes per device; None if none does.
-
-        The search starts at `start` and ends when its time or patience does.
-        """
+        """The shortest placement found from `start`, [block] → device, within `rooms`, [device] → bytes; or None."""
         random, stop_at, move, since = np.random.default_rng(seed), now() + seconds, 0, 0
         every, tabu = np.arange(len(self.stages)), np.zeros(self.end.shape)
         at = np.array([(s.choices == [start[b] for b in s.blocks]).all(axis=1).argmax() for s in self.stages])

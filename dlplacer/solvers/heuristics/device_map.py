@@ -157,10 +157,7 @@ def _accelerators(problem: Problem) -> list[int]:
 
 
 def _sites(problem: Problem, homes: Mapping[Path, int], default: int) -> list[int | None]:
-    """[op] → the device of its tensor or module; an op with neither runs on the device of its first placed input.
-
-    An input has no device: it is placed with its reader.
-    """
+    """[op] → device of its tensor or module, else of its first placed input; None for inputs, placed with readers."""
     reads = problem.graph.edges_into
     found: list[int | None] = [None] * problem.op_count
     for number in problem.topological:

@@ -74,7 +74,6 @@ def _divided(instance: Instance, metis: ModuleType) -> list[int]:
 
 
 def _whole(weight: float, total: float) -> int:
-    """A weight scaled so that the total fits in METIS's 32-bit integers."""
     return int(weight * min(1.0, _WEIGHT / max(1.0, total)))
 
 

@@ -46,7 +46,10 @@ def _improve(instance: Instance, incumbent: Incumbent, rounds: int) -> None:
 
 
 def justified(instance: Instance, schedule: Schedule) -> Schedule:
-    """The schedule with ops pushed late by end, then early by new start, placements kept (Tormos and Lova 2001)."""
+    """The schedule after pushing all ops late by their ends, then early by their new starts; placements stay.
+
+    This is forward-backward improvement from project scheduling (Tormos and Lova 2001).
+    """
     fixed = [schedule.device[ops[0]] for ops in instance.members]
     ends = [begin + instance.duration[op][schedule.device[op]] for op, begin in enumerate(schedule.start)]
     late = list_schedule(instance.reversed, by_rank(instance.reversed, ends), fixed)

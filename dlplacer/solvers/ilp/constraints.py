@@ -235,8 +235,7 @@ def minimize_makespan(model: cp_model.CpModel, variables: Variables) -> None:
 def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Variables, device: Sequence[int]) -> None:
     """Each of several interchangeable devices is used along the largest blocks only after the one before it.
 
-    Swaps keep makespans, so any plan can be relabelled. A known schedule, [op] → device, sets the order and stays a
-    hint.
+    Swaps keep makespans, so any plan can be relabelled. The order of a known schedule, [op] → device, keeps it a hint.
     """
     work = [sum(instance.longest[op] for op in ops) for ops in instance.members]
     largest = sorted(range(len(work)), key=lambda block: -work[block])[:_ORDERED_BLOCKS]

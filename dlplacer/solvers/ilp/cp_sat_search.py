@@ -28,10 +28,7 @@ _SECONDS_OF_WORK = 4.0
 def new_solver(
     workers: int, seed: int, seconds: float, work: float = math.inf, relaxes_well: bool = False
 ) -> cp_model.CpSolver:
-    """A solver limited in elapsed time and in CP-SAT's deterministic seconds.
-
-    If the model's linear relaxation is tight (`relaxes_well`), CP-SAT chooses its searches itself and uses it.
-    """
+    """A solver limited in elapsed and deterministic seconds; with CP-SAT's own searches if the model `relaxes_well`."""
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed % 2**31
@@ -59,7 +56,10 @@ def solve_in_thread(
     look: Callable[[], bool],
     listener: cp_model.CpSolverSolutionCallback | None = None,
 ) -> cp_model.CpSolverStatus | None:
-    """CP-SAT's final status, None if it ignores limits; a thread lets Ctrl-C or `look` end even presolve."""
+    """The status with which CP-SAT ends; None if it ignores its limits and is left behind.
+
+    It runs in a thread, because presolve makes no callbacks: meanwhile Ctrl-C works, and `look` can end it.
+    """
     try:
         status = in_thread(lambda: solver.solve(model, listener), seconds, look, solver.stop_search)
     except TimeoutError:
@@ -115,7 +115,7 @@ class SearchEnd(Enum):
 def no_schedule_error(known: Schedule) -> InternalError:
     """The error for a model proved infeasible although a schedule of it is known."""
     return InternalError(
-        f"CP-SAT finds no schedule of at most {known.makespan} ticks, where one is known; please report this graph and "
+        f"CP-SAT finds no schedule of at most {known.makespan} ticks, although one is known; please report this graph and "
         "topology"
     )
 

@@ -330,10 +330,7 @@ _RUN_S = 1.2e-5
 
 
 def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
-    """Offer better schedules until the gap is closed or the time is up, while the temperature falls once.
-
-    The instance is the incumbent's, or a surrogate of it with the same traffic.
-    """
+    """Offer better schedules until the gap closes or time is up, cooling once; surrogates need the same traffic."""
     best, budget = incumbent.best, incumbent.budget
     if best is None or incumbent.closed:
         return
