@@ -115,8 +115,8 @@ class SearchEnd(Enum):
 def no_schedule_error(known: Schedule) -> InternalError:
     """The error for a model proved infeasible although a schedule of it is known."""
     return InternalError(
-        f"CP-SAT finds no schedule of at most {known.makespan} ticks, although one is known; please report this graph and "
-        "topology"
+        f"CP-SAT finds no schedule of at most {known.makespan} ticks, although one is known; please report this graph "
+        "and topology"
     )
 
 
