@@ -1,11 +1,11 @@
-"""Host processes that issue ops, each one op at a time: when ops are issued, and a bound on the step.
+"""Host processes that issue ops, one at a time each: issue times, and a bound on the step.
 
-An op that takes time is issued by the process of its device in `Device.dispatch_s`. Ops of no time and transfers cost
+A device's process issues each of its ops of positive time in `Device.dispatch_s`. Zero-time ops and transfers cost
 nothing to issue.
 
-*Asynchronous* devices (GPUs) queue what is issued to them. Their process runs ahead and issues the ops of all its
-devices in the order of their starts; an op starts after it has been issued. So at any time a process has spent at least
-the dispatch times of all ops that have started. Behind the barrier at the loss the host begins anew.
+*Asynchronous* devices (GPUs) queue issued ops. Their process runs ahead and issues the ops of all its devices in the
+order of their starts; an op starts after it has been issued. So at any time a process has spent at least the dispatch
+times of all ops that have started. Behind the barrier at the loss the host begins anew.
 
 *Synchronous* devices (CPU cores) run an op inside the call that issues it, so an op's time includes its issue. Cores of
 one process share its interpreter: after an op has started, an op of another core starts no earlier than `dispatch_s`
@@ -21,12 +21,12 @@ from dlplacer.core.topology import Topology
 from dlplacer.problem.problem import Problem
 
 _ROUNDING = 1 - 1e-12
-"""Sums of floats in another order than the replay's may be longer by so much."""
+"""Allowance for float sums in another order than the replay's, which may be slightly longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """[device] → seconds to issue an op, 0 where nothing waits for it; its process; whether ops are issued ahead."""
+    """[device] → seconds to issue an op, 0 if nothing waits for it; its process; True if ops are issued ahead."""
 
     seconds: tuple[float, ...]
     process: tuple[int, ...]
@@ -38,7 +38,7 @@ class Dispatch:
         return any(self.seconds)
 
     def shares_interpreter(self, device: int) -> bool:
-        """True if ops of a synchronous device wait for, or make wait, those of another one."""
+        """True if ops of a synchronous device and ops of another one can delay each other."""
         mine = (self.process[device], False)
         others = zip(self.process, self.asynchronous, self.seconds, strict=True)
         return not self.asynchronous[device] and any(
@@ -51,17 +51,17 @@ class Dispatch:
         return list(zip(self.process, self.asynchronous, strict=True)).count(mine)
 
     def hold_s(self, device: int, time_s: float) -> float:
-        """Seconds for which an op keeps its process to itself, whatever comes before and after; see `least_step_s`."""
+        """Seconds for which an op occupies its process in every order; see `least_step_s`."""
         return self.seconds[device] if self.asynchronous[device] else min(self.seconds[device], time_s)
 
 
 def dispatch_of(topology: Topology) -> Dispatch:
-    """The processes that issue a machine's ops, as it states them."""
+    """The processes that issue a machine's ops, from its description."""
     devices = topology.devices
     names = [("process", device.process) if device.process else ("own", device.id) for device in devices]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     kinds = [(numbers[name], device.asynchronous) for name, device in zip(names, devices, strict=True)]
-    # A core that shares its interpreter with no other has nothing to wait for: its ops' times include their issue.
+    # A core with an interpreter of its own never waits: its ops' times include their issue.
     seconds = tuple(
         (device.dispatch_s or 0.0) if device.asynchronous or kinds.count(kind) > 1 else 0.0
         for device, kind in zip(devices, kinds, strict=True)
@@ -70,7 +70,7 @@ def dispatch_of(topology: Topology) -> Dispatch:
 
 
 def with_one_process(topology: Topology, dispatch_s: float) -> Topology:
-    """The machine with one process that issues the ops of all devices, which are asynchronous, whatever it says."""
+    """The machine with all devices asynchronous and one process that issues their ops."""
     devices = topology.devices
     issued = (replace(each, dispatch_s=dispatch_s, process="one", asynchronous=True) for each in devices)
     return replace(topology, devices=tuple(issued))
@@ -85,7 +85,7 @@ def issue_times(
 ) -> list[float]:
     """[op] → seconds until its process has issued it, in this order; 0 for an op that costs nothing to issue ahead.
 
-    Those of ops behind a barrier count from it.
+    Times of ops behind a barrier count from the barrier.
     """
     issued = [0.0] * problem.op_count
     spent: dict[tuple[int, bool], float] = defaultdict(float)
@@ -101,18 +101,18 @@ def issue_times(
 def least_step_s(problem: Problem, dispatch: Dispatch) -> float:
     """Seconds that no plan of a problem can beat, because a process issues one op at a time.
 
-    An op k on process p keeps the process to itself for c(k, p) seconds: the dispatch time where it is issued ahead,
-    else the lesser of dispatch time and its own time, as the next op of the process starts so much later, on another
-    device after the dispatch time, on the same one after the op. So Σ c(k, p) ≤ T over the ops of p. For any weights
-    w(p) ≥ 0, ``T · Σ w(p) ≥ Σ over k of min over p of w(p) · c(k, p)``: every op is on some process. Here w(p) is
-    1 ÷ the least dispatch time of the process. Where all is issued ahead, the op issued last runs after that.
+    An op k occupies its process p for c(k, p) seconds. If it is issued ahead, c is the dispatch time. Otherwise c is
+    the lesser of dispatch time and its own time: the next op of the process starts after the dispatch time on another
+    device, and after op k on the same one. So Σ c(k, p) ≤ T over the ops of p. For any weights w(p) ≥ 0, ``T · Σ w(p) ≥
+    Σ over k of min over p of w(p) · c(k, p)``: every op is on some process. Here w(p) is 1 ÷ the least dispatch time of
+    the process. If all ops are issued ahead, the last one issued still runs afterwards.
     """
     least: dict[tuple[int, bool], float] = {}
     processes = list(zip(dispatch.process, dispatch.asynchronous, strict=True))
     for key, seconds in zip(processes, dispatch.seconds, strict=True):
         least[key] = min(seconds, least.get(key, seconds))
     if not all(least.values()):
-        return 0.0  # on a process that costs nothing all ops could run
+        return 0.0  # all ops could run on a process without dispatch time
     weights, times_s = [1 / least[key] for key in processes], _times(problem)
     held = [
         min((weights[here] * dispatch.hold_s(here, seconds) if seconds else 0.0) for here, seconds in there.items())
@@ -125,7 +125,7 @@ def least_step_s(problem: Problem, dispatch: Dispatch) -> float:
 
 
 def _times(problem: Problem) -> list[dict[int, float]]:
-    """[op] → device that may run it → seconds."""
+    """[op] → allowed device → seconds."""
     kinds = [device.type for device in problem.topology.devices]
     return [
         {here: op.time_on(kinds[here]) or 0.0 for here in allowed}

@@ -16,11 +16,11 @@ def peaks(
     transfers: Sequence[Transfer] = (),
     slack: float = 0,
 ) -> list[int]:
-    """[device] → the most bytes that are alive there at any time.
+    """[device] → the most bytes that are live there at any time.
 
-    Weights, gradients and state stay all step. An output lives from its op's start to the end of its last reader there
-    or of its last transfer from there; a copy from the start of the last route segment to the end of its last reader;
-    a relayed tensor until it has gone on; workspace while its op runs. Times are ticks or seconds. A tensor that ends
+    Weights, gradients and state stay all step. An output lives from its op's start to the end of its last local reader
+    or outgoing transfer. A copy lives from the start of its last route segment to the end of its last reader, a relayed
+    tensor until it has been forwarded, and workspace while its op runs. Times are ticks or seconds. A tensor that ends
     within the slack after another starts makes room for it.
     """
     change: list[dict[float, int]] = [defaultdict(int) for _ in range(problem.device_count)]
@@ -46,7 +46,7 @@ def _lives(
     end: Sequence[float],
     transfers: Sequence[Transfer],
 ) -> Iterator[tuple[int, float, float, int]]:
-    """(device, begin, end, bytes) of all that is alive for a while."""
+    """(device, begin, end, bytes) of each temporary tensor."""
     graph, position = problem.graph, problem.topology.device_index
     used_until: dict[tuple[int, int], float] = {}
     output_of: dict[str, int] = {}
@@ -81,7 +81,7 @@ def may_bind(problem: Problem) -> bool:
 
 
 def input_bytes(problem: Problem, op: int) -> dict[int, tuple[int, int]]:
-    """Producer of an op's input → bytes of the outputs that hold the input, and of the copies that would be sent."""
+    """Producer of an op's inputs → bytes of its outputs that hold them, and of the copies that transfers would make."""
     sent: dict[int, dict[str, int]] = {}
     read: dict[int, set[int]] = {}
     for edge in problem.graph.edges_into[problem.graph.ops[op].id]:

@@ -1,6 +1,6 @@
 """Graph × topology × options as integer tables, over which the solvers iterate.
 
-Names become positions once, here; durations and delays become ticks (`dlplacer.problem.ticks`), rounded down.
+Names become positions here; durations and delays become ticks (`dlplacer.problem.ticks`), rounded down.
 """
 
 import math
@@ -25,11 +25,11 @@ from dlplacer.problem.ticks import choose_tick, ticks
 _MOST_S = sys.float_info.max
 
 MOST_BYTES = 2**60
-"""CP-SAT and compiled code add up bytes in words of 64 bits; an EiB is more than any machine has."""
+"""Limit on bytes, because CP-SAT and compiled code add them in 64 bits; an EiB is more than any machine has."""
 
 
 def _require_countable_bytes(graph: OpGraph) -> None:
-    """Refuse a step that could ever keep `MOST_BYTES`."""
+    """Raise InputError if a step could ever hold `MOST_BYTES`."""
     kept = sum(op.footprint_bytes for op in graph.ops)
     if kept + 2 * sum(edge.bytes for edge in graph.edges) < MOST_BYTES:
         return
@@ -42,7 +42,7 @@ def _require_countable_bytes(graph: OpGraph) -> None:
 
 
 def _require_finite_span(graph: OpGraph, topology: Topology) -> None:
-    """Refuse ops at their slowest, all tensors over every link, and all issues, that add up to no finite time."""
+    """Raise InputError if slowest op times, all tensors over every link and all issues add up to no finite time."""
     kinds, moved_bytes = topology.device_types, sum(float(edge.bytes) for edge in graph.edges)
     op_s = [max(op.time_on(kind) or 0.0 for kind in kinds) for op in graph.ops]
     count = len(graph.edges)
@@ -60,7 +60,7 @@ def _require_finite_span(graph: OpGraph, topology: Topology) -> None:
 
 
 _UNLIMITED = 2**62
-"""Ticks that nothing takes: also routes that are not the shortest may be longer than the horizon."""
+"""Ticks above every time: routes that are not the shortest may exceed the horizon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +81,25 @@ class Problem:
     tick_s
         Length of a tick in seconds.
     exact
-        True if all durations and delays are whole ticks; else they are rounded down.
+        True if all durations and delays are whole ticks; otherwise they are rounded down.
     horizon
-        Ticks in which all ops and all transfers, at their slowest, run one after another: no best plan is longer.
+        Ticks in which all ops and all transfers, at their slowest, run one after another: no optimal plan is longer.
     reached_s, most
-        A makespan that a best plan is likely to reach, None if unknown, and twice that in ticks, as which every longer
-        duration and delay counts. Bounds hold whatever it is, and plans that are longer have figures in seconds.
+        A makespan that an optimal plan likely attains, None if unknown, and twice that in ticks, which caps all
+        durations and delays. Bounds hold for any value; longer plans have figures in seconds.
     duration
-        [op][device] → ticks, or None where the op may not run.
+        [op][device] → ticks, or None if the op may not run there.
     sizes_bytes
         Distinct sizes of the edges' tensors, ascending.
     delay
-        [size][source device][target device] → ticks of eq. 11, or of cut-through, by the route of least delay; 0 on
-        the same device, None where no route leads. Where segments of a route have times of their own, each is rounded
-        down. Without contention and with memory to spare they say all about transfers, whatever the options; else
-        `dlplacer.problem.route_table` says the rest.
+        [size][source device][target device] → ticks of eq. 11, or of cut-through, by the route of least delay; 0 on the
+        same device, None if no route exists. If segments of a route have times of their own, each is rounded down.
+        Without contention and with spare memory they describe transfers fully, whatever the options;
+        `dlplacer.problem.route_table` covers the other cases.
     routes
         [size] → table of least-delay routes by device names.
     footprint_bytes
-        [op] → what it takes all step: M(k) of eq. 13, or under ``memory: live`` weight, gradient and state.
+        [op] → bytes held all step: M(k) of eq. 13, or under ``memory: live`` weight, gradient and state.
     resident_bytes, output_bytes, workspace_bytes
         [op] → weight, gradient and state; output; workspace.
     capacity_bytes
@@ -160,12 +160,12 @@ class Problem:
 
     @cached_property
     def derived(self) -> dict[Any, Any]:
-        """Results derived from the problem, made once for all that ask."""
+        """Results derived from the problem, computed once for all callers."""
         return {}
 
     @cached_property
     def topological(self) -> tuple[int, ...]:
-        """Op positions, every op after all that it reads, and after the barrier if it is behind it."""
+        """Op positions, every op after its inputs, and after the barrier if it is behind it."""
         order = (self.graph.index[name] for name in self.graph.topological_order)
         return tuple(sorted(order, key=self.behind_barrier.__contains__))
 
@@ -192,7 +192,7 @@ class Problem:
 
 
 def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_s: float | None = None) -> Problem:
-    """The integer problem; times above a makespan that a best plan is likely to reach do not lengthen ticks.
+    """The integer problem; times above the makespan that an optimal plan likely attains do not lengthen ticks.
 
     Raises InputError if an allowed device's type has no time for an op, a forward op reads an op behind the barrier, or
     all times or bytes add up to more than can be counted.
@@ -209,7 +209,7 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
     routes = tuple(tables[size] for size in sizes)
     lines = lines_of(topology, routes, options.delay)
     parted = [line.seconds(size) for line, size in zip(lines, sizes, strict=True)]
-    # Where copies may wait on a relay, route segments have times of their own, as they have where links are contended.
+    # If copies may wait on a relay or links are contended, route segments have times of their own.
     by_segment = options.contention == "link" or (options.memory == "live" and any_relays(topology, routes))
     delays = [tuple(sum(parts, Fraction(0)) for parts in rows) for rows in parted]
     limit_s = 2 * exact(reached_s) if reached_s else None
@@ -226,7 +226,7 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
     values = list({*chain(*(times.values() for times in durations), *delays)})
     if by_segment:
         values += {*_link_times(topology, sizes)}
-    # What is cut off at the limit needs no ticks of its own.
+    # Times cut off at the limit need no finer ticks.
     values = [value for value in values if limit_s is None or value < limit_s]
     tick_s = choose_tick(values, horizon_s)
     resident = tuple(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops)
@@ -310,7 +310,7 @@ def _may_run(op: Op, pin: str | None, device: Device) -> bool:
 
 
 def _link_times(topology: Topology, sizes: Sequence[int]) -> Iterator[Fraction]:
-    """The summands of the times of all routes, each once: links of a large machine are of few kinds."""
+    """The distinct summands of the times of all routes: a large machine has few kinds of links."""
     yield from {exact(link.latency_s) for link in topology.links}
     for bytes_per_s in {exact(link.bytes_per_s) * link.count for link in topology.links}:
         yield from (size / bytes_per_s for size in sizes)

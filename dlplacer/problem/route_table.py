@@ -1,7 +1,7 @@
-"""The routes between the devices of a machine in ticks, which links a tensor holds on its way, and what is sent.
+"""The routes between a machine's devices in ticks, the links that a tensor holds on its way, and the tensors sent.
 
-Solvers need them where links carry one transfer at a time, or where copies take memory; otherwise the delays of
-`dlplacer.problem.problem` say all.
+Solvers need them if links carry one transfer at a time, or if copies take memory. Otherwise the delays of
+`dlplacer.problem.problem` suffice.
 """
 
 import math
@@ -28,7 +28,7 @@ from dlplacer.problem.routes import (
 )
 
 _MOST_SEGMENTS = 32
-"""Route segments between two devices that are told apart; more take dozens of routers side by side."""
+"""Route segments distinguished between two devices; only dozens of parallel routers have more."""
 
 
 def route_segments(topology: Topology) -> dict[str, list[Route]] | None:
@@ -60,11 +60,11 @@ def routes_within(
     ends: tuple[str, str],
     most_ticks: int,
 ) -> Iterator[Route]:
-    """Every route between two devices whose segments together take at most some ticks, in no order.
+    """Every route between two devices whose segments together take at most `most_ticks`, unordered.
 
-    A route visits no node twice. It is followed only while what it has taken so far and the least delay of what is
-    left stay within the limit: a segment takes as long whatever comes before it, so no route is missed. `ticks` are
-    those of a segment, and `least` is 0 at the end of the route itself.
+    A route visits no node twice. It is followed only while its ticks so far plus the least remaining delay stay within
+    the limit. A segment takes as long whatever precedes it, so no route is missed. `ticks` gives the ticks of a
+    segment, and `least` the least remaining delay, which is 0 at the end of the route.
     """
     source, target = ends
     pending: list[tuple[Route, int]] = [((source,), 0)]
@@ -81,15 +81,15 @@ def routes_within(
 
 
 _MOST_ROUTES = 4
-"""Routes per pair of devices that solvers look at; each is a literal per request and pair in the model. Three fully
-joined devices have two, so nothing is left out there. Never tuned."""
+"""Routes per device pair that solvers consider, each a literal per request and pair in the model; three fully joined
+devices have only two. Never tuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteSegment:
-    """A segment of a route: the device where it ends, and ticks from its start until the tensor is there.
+    """A segment of a route: the device where it ends, and ticks from its start to the tensor's arrival there.
 
-    It `holds` links: (link direction, offset from its start, ticks), the whole ticks within.
+    It `holds` links: (link direction, offset from its start, ticks), in whole ticks within the exact times.
     """
 
     hops: tuple[Hop, ...]
@@ -99,14 +99,14 @@ class RouteSegment:
 
 
 TimedRoute = tuple[RouteSegment, ...]
-"""From device to device: more than one route segment where devices relay."""
+"""The segments of a route from device to device: more than one if devices relay."""
 
 
 class RouteTable:
     """The routes between the devices of a problem's machine, in ticks.
 
-    `chooses` is True if a transfer may have other routes than one of least delay, with ``routing: shortest`` those of
-    equal delay: where links are contended, or where a relay may lack the memory for tensors that it passes on.
+    `chooses` is True if a transfer may take routes beyond one of least delay, or with ``routing: shortest`` one of
+    several with equal delay: if links are contended, or if a relay may lack memory for tensors in transit.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -121,10 +121,10 @@ class RouteTable:
         self.chooses = contended or (may_bind(problem) and any_relays(problem.topology, problem.routes))
 
     def longest(self, size: int) -> int:
-        """Ticks in which a tensor is anywhere by any route.
+        """Most ticks for which a tensor is in transit to any device by any route.
 
-        Proof: a route visits no node twice, and under both delay rules it takes no more than its links one after
-        another (eq. 11).
+        Proof: a route visits no node twice, and under both delay rules it takes no longer than its links in turn (eq.
+        11).
         """
         topology, size_bytes = self.problem.topology, self.problem.sizes_bytes[size]
         slowest = sorted((link_delay_s(link, size_bytes, exact) for link in topology.links), reverse=True)
@@ -133,7 +133,7 @@ class RouteTable:
 
     @cached_property
     def complete(self) -> bool:
-        """True if `routes` leaves out no route that a transfer may take."""
+        """True if `routes` contains every route that a transfer may take."""
         names = list(self.problem.topology.device_index)
         return not self.chooses or (
             len(names) <= _MOST_ROUTES
@@ -141,7 +141,7 @@ class RouteTable:
         )
 
     def swappable(self, a: int, b: int) -> bool:
-        """True if exchanging two devices maps the machine's links onto each other, all other devices kept."""
+        """True if exchanging two devices maps the machine's links onto each other, with all other devices fixed."""
         if (a, b) not in self._swappable:
             self._swappable[a, b] = _swaps(self.problem.topology, *self._pair(a, b))
         return self._swappable[a, b]
@@ -155,7 +155,7 @@ class RouteTable:
         return self._segments(self.problem.routes[size][self._pair(source, target)], size)
 
     def between(self, size: int, source: int, target: int) -> tuple[TimedRoute, ...]:
-        """Some routes between two devices by rising delay, that of least delay first."""
+        """Some routes between two devices, sorted by delay."""
         key = size, source, target
         if key not in self._routes_by_pair:
             pair = self._pair(source, target)
@@ -167,17 +167,17 @@ class RouteTable:
         return self._routes_by_pair[key]
 
     def along(self, segments: Sequence[Sequence[Hop]], size: int) -> TimedRoute:
-        """The route over given links, in segments from device to device, for tensors of a size."""
+        """The route over given links, in segments from device to device, for tensors of one size."""
         return tuple(self._segment(tuple(hops), size) for hops in segments)
 
     def within(self, size: int, source: int, target: int, most_ticks: int, most: int) -> tuple[TimedRoute, ...] | None:
-        """All routes between two devices that take at most some ticks, by rising delay; None if more than `most`."""
+        """All routes between two devices of at most `most_ticks`, sorted by delay; None if more than `most`."""
         if not self.chooses:
             return tuple(route for route in (self.quickest(size, source, target),) if _ticks(route) <= most_ticks)
         if self._route_segments is None:
             return None
         number, pair = self.problem.topology.device_index, self._pair(source, target)
-        # Every segment is rounded down to ticks, so of two routes the slower one may have fewer ticks, one a segment.
+        # Every segment is rounded down, so the slower of two routes may have fewer ticks, by one a segment.
         rounding = len(number)
         only_least = self.problem.options.routing == "shortest"
         if only_least:
@@ -227,9 +227,8 @@ class RouteTable:
     def _segment(self, hops: tuple[Hop, ...], size: int) -> RouteSegment:
         if (hops, size) not in self._timed:
             problem = self.problem
-            # A start s is floor(s) in ticks. Where one transfer leaves a link before another takes it, s1 + e1 <= s2 +
-            # b2, floor(s1) + floor(e1) <= floor(s2) + ceil(b2) follows: with b rounded down a bound would be a tick
-            # too high.
+            # A start s is floor(s) in ticks. If one transfer leaves a link before another takes it, s1 + e1 <= s2 + b2,
+            # then floor(s1) + floor(e1) <= floor(s2) + ceil(b2): with b rounded down a bound would be a tick too high.
             size_bytes, tick_s = problem.sizes_bytes[size], problem.tick_s
             held = link_holds(problem.topology, hops, size_bytes, problem.options.delay, exact)
             spans = [(name, math.ceil(begin_s / tick_s), math.floor(end_s / tick_s)) for name, begin_s, end_s in held]
@@ -277,10 +276,10 @@ def _swaps(topology: Topology, a: str, b: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TransferRequest:
-    """A unit of sending: a tensor with the ops that wait for it, all or one if every edge has a transfer of its own.
+    """A tensor to send and the ops that wait for it: all its readers, or one if every edge has its own transfer.
 
     Its size is the position of its bytes in `Problem.sizes_bytes`. A copy stays on a device until the last of its
-    `keepers` there, all readers of its tensor, has ended.
+    `keepers` there, which are all readers of its tensor, has ended.
     """
 
     tensor: str = field(compare=False)
@@ -292,7 +291,7 @@ class TransferRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledTransfer:
-    """A transfer request on its way to a device: one start tick per route segment."""
+    """A transfer request sent to a device, with one start tick per route segment."""
 
     request: int
     target: int
@@ -301,13 +300,13 @@ class ScheduledTransfer:
 
     @property
     def end(self) -> int:
-        """The tick of the arrival."""
+        """The tick of its arrival."""
         return self.start[-1] + self.route[-1].ticks
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The transfers that are needed if readers are elsewhere: routes, and a request for everything that is read."""
+    """The transfers needed by readers on other devices: routes, and a request for every tensor read."""
 
     routes: RouteTable
     requests: tuple[TransferRequest, ...]
@@ -319,7 +318,7 @@ def build_traffic(problem: Problem) -> Traffic:
 
 
 def transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:
-    """Everything that is read in a problem."""
+    """The transfer requests of all tensors read in a problem."""
     if transfer_requests in problem.derived:
         return problem.derived[transfer_requests]  # type: ignore[no-any-return]
     arcs_of: dict[str, list[Arc]] = {}

@@ -1,7 +1,7 @@
-"""Least-delay routes between devices: eq. 8, 9 and 11 solved ahead of placement.
+"""Least-delay routes between devices: eq. 8, 9 and 11 solved in advance of placement.
 
-Without contention the route of one edge has no effect on any other decision, so the best plan sends every tensor along
-the route of least delay for its bytes, and the routing variables C(e, l) need no place in the model.
+Without contention the route of one edge has no effect on any other decision. So an optimal plan sends every tensor
+along its route of least delay, and the model needs no routing variables C(e, l).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,17 +18,17 @@ from dlplacer.problem.ticks import ticks
 Number = TypeVar("Number", float, Fraction)
 Hop = tuple[str, str]
 Route = tuple[str, ...]
-"""Names of the nodes that a transfer visits, both ends included."""
+"""Names of the nodes on a transfer's way, both ends included."""
 
 
 def link_holds(
     topology: Topology, hops: Iterable[Hop], size_bytes: int, delay: str, number: Callable[[float], Number]
 ) -> list[tuple[Hop, Number, Number]]:
-    """[hop] → link direction that a tensor holds, from when until when in seconds; the last end is its arrival.
+    """[hop] → link direction held by a tensor, and first and last second of the hold; the last end is its arrival.
 
-    Cut-through streams through all links at once, at the rate of the narrowest: each is held for bytes ÷ min B(l) +
-    Σ L(l). Store-and-forward passes from link to link (eq. 11): each is held for bytes ÷ B(l) + L(l), in turn. Numbers
-    are of `float`, or of `dlplacer.core.units.exact` for exact results.
+    Cut-through streams through all links at once, at the rate of the narrowest: each is held for bytes ÷ min B(l) + Σ
+    L(l). Store-and-forward passes from link to link (eq. 11): each is held for bytes ÷ B(l) + L(l), in turn. Numbers
+    come from `float`, or from `dlplacer.core.units.exact` for exact results.
     """
     links = [(topology.link_between[hop], hop) for hop in hops]
     if delay == "cut-through":
@@ -57,7 +57,7 @@ RoutesByPair = Mapping[tuple[str, str], Route]
 """(source device, target device) → route; pairs that no route joins are absent."""
 
 _Choices = dict[Hop, list[tuple[Fraction, Fraction, Route]]]
-"""(source, target) → (seconds per byte, Σ latencies, route) of ways to get there."""
+"""(source, target) → (seconds per byte, Σ latencies, route) of candidate routes."""
 
 
 def least_delay_routes(
@@ -102,7 +102,7 @@ def route_delay(topology: Topology, route: Route, size_bytes: int, delay: str = 
 def route_lines(topology: Topology, delay: str) -> Callable[[Route], tuple[Fraction, Fraction]]:
     """Route → its delay as a line over the bytes: seconds per byte, and seconds for 0 bytes.
 
-    It is computed once for all routes over links of the same kinds: a cluster has few.
+    Each line is computed once for all routes over links of the same kinds, which are few in a cluster.
     """
     known: dict[tuple[object, ...], tuple[Fraction, Fraction]] = {}
 
@@ -122,13 +122,13 @@ def route_lines(topology: Topology, delay: str) -> Callable[[Route], tuple[Fract
 
 
 def any_relays(topology: Topology, tables: Iterable[RoutesByPair]) -> bool:
-    """True if some route of the tables leads through a device, which holds relayed tensors for a while."""
+    """True if some route of the tables passes through a device, which then holds relayed tensors for a while."""
     distinct = {id(table): table for table in tables}.values()
     return any(node in topology.device_index for table in distinct for route in table.values() for node in route[1:-1])
 
 
 def segments(topology: Topology, route: Route) -> Iterator[Route]:
-    """The route segments of a route between devices: where a device relays, one ends and the next begins."""
+    """The route segments of a route between devices: at a relaying device, one ends and the next begins."""
     begin = 0
     for position in range(1, len(route)):
         if route[position] in topology.device_index:
@@ -137,9 +137,9 @@ def segments(topology: Topology, route: Route) -> Iterator[Route]:
 
 
 def _direct_routes(topology: Topology) -> _Choices:
-    """The routes that pass routers only.
+    """The routes through routers only.
 
-    For every rate the route of least latency over links at least that wide: no other route can have less delay.
+    These are, for every rate, the route of least latency over links at least that wide: no other can have less delay.
     """
     import networkx as nx
 
@@ -185,17 +185,17 @@ def _rate(link: Link) -> Fraction:
 
 
 NOWHERE, HERE = -2, -1
-"""Lines of pairs of devices that no route joins, and of a device with itself."""
+"""Positions for device pairs that no route joins, and for a device with itself."""
 
 Matrix = tuple[tuple[int | None, ...], ...]
-"""[source device][target device] → ticks; 0 on the diagonal, None where no route leads."""
+"""[source device][target device] → ticks; 0 on the diagonal, None if no route exists."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lines:
     """The routes of one table as lines over the bytes.
 
-    Distinct lines have (seconds per byte, seconds for none) for each segment of a route; `between` is [source
+    Distinct lines have (seconds per byte, seconds for 0 bytes) for each segment of a route; `between` is [source
     device][target device] → position among them, or `HERE` or `NOWHERE`.
     """
 
@@ -208,7 +208,7 @@ class Lines:
 
 
 def lines_of(topology: Topology, routes: Sequence[RoutesByPair], delay: str) -> list[Lines]:
-    """[size] → lines of its routes; sizes that share a table share the lines too."""
+    """[size] → lines of its routes; sizes with a common table share the lines too."""
     line_of, names, known = route_lines(topology, delay), list(topology.device_index), dict[int, Lines]()
     for table in {id(table): table for table in routes}.values():
         pairs = {pair: tuple(map(line_of, segments(topology, route))) for pair, route in table.items()}
@@ -222,7 +222,7 @@ def lines_of(topology: Topology, routes: Sequence[RoutesByPair], delay: str) -> 
 def matrices(
     lines: Sequence[Lines], seconds: Sequence[tuple[tuple[Fraction, ...], ...]], tick_s: Fraction
 ) -> tuple[Matrix, ...]:
-    """[size] → its delays in ticks, those of [line][part] rounded down part by part; equal ones are one object."""
+    """[size] → its delays in ticks, with each [line][segment] rounded down by itself; equal ones are one object."""
 
     @cache
     def matrix(line: Lines, in_ticks: tuple[int, ...]) -> Matrix:

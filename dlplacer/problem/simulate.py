@@ -1,4 +1,4 @@
-"""Replays a placement and an order, or a schedule in ticks: every op as early as they allow, in seconds.
+"""Replay of a placement and an order, or of a schedule in ticks: every op as early as they allow, in seconds.
 
 The same replay gives a solver's schedule its exact times and predicts an old plan under newly measured costs.
 """
@@ -27,13 +27,13 @@ def replay(
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
     """Ops and transfers with their earliest times (eq. 10–12), under the problem's options.
 
-    Time runs forward: when an op ends, its tensors leave at once, in the order of their first readers; where links are
-    contended, first come is first served. Ops wait for the processes that issue them, as the topology says
-    (`dlplacer.problem.dispatch`). The order decides that of issues and on every device; under ``step: autograd``
-    forward ops come first.
+    Time runs forward: when an op ends, its tensors leave at once, in the order of their first readers; contended links
+    serve them as they arrive. Ops wait for the processes that issue them, according to the topology
+    (`dlplacer.problem.dispatch`). `order` decides the order of issues and the order on every device; under ``step:
+    autograd`` forward ops come first.
 
-    Raises MismatchError if the order cannot run: an op waits for one behind it on the same device, or devices wait for
-    each other.
+    Raises MismatchError if the order cannot run: an op waits for a later one on its device, or devices wait in a
+    circle.
     """
     clock = _Clock(problem, device, list(order))
     while clock.running or clock.requests:
@@ -63,7 +63,7 @@ class _Clock:
         self.barrier_s = 0.0
         self.link_free_s: dict[tuple[str, str], float] = {}
         self.running: list[tuple[float, int, int]] = []
-        # Ops that wait for the interpreter of their process, by the time at which they asked: one of a device at most.
+        # Ops that wait for their process's interpreter, by the time of their request: at most one per device.
         self.requests: list[tuple[float, int, int]] = []
         self.shares_interpreter = [self.dispatch.shares_interpreter(here) for here in range(problem.device_count)]
         self.asked = [False] * problem.device_count
@@ -81,7 +81,7 @@ class _Clock:
             self._finish_next()
 
     def _grant_next(self) -> None:
-        """Start the op that asked first, `dispatch_s` after the last start on another device of its process."""
+        """Start the op that requested first, `dispatch_s` after the last start on another device of its process."""
         asked_s, _, op = heappop(self.requests)
         here = self.device[op]
         process = self.dispatch.process[here]
@@ -124,8 +124,8 @@ class _Clock:
     def _send(self, size: int, pair: tuple[str, str], ready_s: float) -> Iterator[TransferSegment]:
         """Send a tensor between two devices by the route of least delay, as early as the links allow.
 
-        With ``contention: link`` a link direction (or a half-duplex link as a whole) carries one transfer at a time:
-        for how long is said in `dlplacer.problem.routes`. Without contention nothing waits.
+        With ``contention: link`` a link direction (or a half-duplex link as a whole) carries one transfer at a time,
+        for the time given by `link_holds`. Without contention nothing waits.
         """
         for hops, held in _holds(self.problem, size, pair):
             start_s = ready_s
@@ -167,7 +167,7 @@ class _Clock:
 
 
 def _holds(problem: Problem, size: int, pair: Hop) -> list[tuple[tuple[Hop, ...], list[tuple[Hop, float, float]]]]:
-    """The hops of each segment of the route of least delay, and what it holds; the same for every replay."""
+    """The hops of each segment of the route of least delay, and its link holds; cached for every replay."""
     key = "holds", size, pair
     if key not in problem.derived:
         size_bytes, delay = problem.sizes_bytes[size], problem.options.delay
@@ -179,8 +179,8 @@ def _holds(problem: Problem, size: int, pair: Hop) -> list[tuple[tuple[Hop, ...]
 def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: float = 0.0) -> Plan:
     """The same placement and order under the costs of another graph and topology; without bound and gap.
 
-    The graph has the plan's ops; the topology has as many devices, which stand for the plan's in order. If `dispatch_s`
-    is positive, one process that feeds all devices issues an op in so many seconds, whatever the topology says.
+    The graph has the plan's ops; the topology has as many devices, which replace the plan's in order. If `dispatch_s`
+    is positive, one process issues all ops, each in that time, whatever the topology says.
 
     Raises MismatchError if the device counts or the ops differ.
     """
@@ -192,9 +192,9 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
     if missing or len(graph.ops) != len(plan.ops):
         raise MismatchError(f"the plan's ops are not those of the graph; the first that differs is {missing[:1]}")
     if topology.device_index != plan.topology.device_index:
-        # Pins name the plan's devices; its placement keeps them, whatever the machine calls its own.
+        # Pins name the plan's devices. The placement obeys them, whatever the machine's names.
         graph = replace(graph, constraints=Constraints())
-    # One step is replayed, so its plan is one of least makespan, whatever the objective was.
+    # One step is replayed, so its objective is the makespan, whatever the plan's was.
     options = replace(plan.options, objective="makespan")
     problem = build_problem(graph, with_one_process(topology, dispatch_s) if dispatch_s else topology, options)
     position = plan.topology.device_index
@@ -222,7 +222,7 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
 def in_order(plan: Plan) -> list[ScheduledOp]:
     """The plan's ops, each after its producers, those of a device in the plan's order.
 
-    Start times alone cannot tell the order of ops that take no time, so dependencies and device order decide.
+    Start times alone cannot order zero-time ops, so dependencies and device order decide.
     """
     waits = {op.id: len(plan.graph.edges_into[op.id]) for op in plan.graph.ops}
     queues = {device: list(reversed(ops)) for device, ops in plan.order.items()}
@@ -244,11 +244,12 @@ def in_order(plan: Plan) -> list[ScheduledOp]:
 
 
 _MOST_PASSES = 100
-"""Passes over all activities: one suffices unless ops of no time tie, each further one settles one more such tie."""
+"""Passes over all activities: one suffices without ties of zero-time ops, and each further pass settles one more
+tie."""
 
 
 class ResourceUse(NamedTuple):
-    """A disjunctive resource, a device or a link direction, in use: in ticks, and by offset and length in any unit."""
+    """A use of a disjunctive resource (device or link direction): in ticks, and as offset and length in any unit."""
 
     resource: int
     from_tick: int
@@ -265,11 +266,11 @@ class Activity(NamedTuple):
     key
         Its ticks and numbers to break ties: a step comes after all that it waits for.
     after
-        (step, lag): it starts no earlier than so long after the start of the other.
+        (step, lag): it starts no earlier than `lag` after the start of that step.
     takes, frees
-        The device on which it takes memory, or -1, and those on which something may be freed when it ends.
+        The device where it takes memory, or -1, and the devices where its end may free some.
     release
-        It starts no earlier.
+        Earliest start.
     """
 
     key: tuple[int, ...]
@@ -284,20 +285,20 @@ class Activity(NamedTuple):
 def earliest(steps: Sequence[Activity], waits_for_memory: bool) -> list[float]:
     """[step] → its start, with the order of the ticks kept on every resource.
 
-    If memory counts, a step also waits for all that had ended on its device by its tick. What is alive at a start was
-    then alive at that tick, so memory suffices if it did in ticks, although things may start earlier than their ticks.
+    If memory counts, a step also waits for all steps that ended on its device by its tick. Tensors live at a start were
+    then live at its tick, so memory that sufficed in ticks suffices even with earlier starts.
     """
     after = [list(step.after) for step in steps]
     keys = [step.key for step in steps]
     uses: dict[int, list[tuple[int, int, tuple[int, ...], int, ResourceUse]]] = {}
     for number, step in enumerate(steps):
         for hold in step.holds:
-            # Rounding may put a use that takes no time a tick behind the end of its step, where a step that waits for
-            # it has begun: so uses would follow each other in a circle.
+            # Rounding may put a zero-time use one tick after its step's end, where a step that waits for it has begun.
+            # The uses would then follow each other in a circle.
             ticks = min(hold.from_tick, step.key[1]), min(hold.to_tick, step.key[1])
             uses.setdefault(hold.resource, []).append((*ticks, step.key, number, hold))
     for resource in uses.values():
-        # Numbers of steps are distinct, unless a step uses a resource twice: then order in the list decides.
+        # Numbers of steps are distinct unless a step uses a resource twice; then list order decides.
         resource.sort(key=itemgetter(0, 1, 2, 3))
         for (_, _, _, first, before), (_, _, _, second, behind) in pairwise(resource):
             after[second].append((first, before.offset + before.length - behind.offset))
@@ -336,8 +337,8 @@ def realise(
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
     """Ops and transfers in seconds, in the order of their ticks on every device, every link and every host process.
 
-    Memory over time suffices if it does in ticks, however long ops wait for their processes: see `earliest`. There is a
-    transfer for every request and device that reads it and is not its producer's.
+    Memory that suffices in ticks also suffices here, however long ops wait for their processes: see `earliest`. Each
+    request has a transfer to every device that reads it, except its producer's.
     """
     activities = _Activities(problem, device, start, transfers)
     steps = activities.steps()
@@ -411,7 +412,7 @@ class _Activities:
         )
 
     def _calls(self, by_start: Sequence[int]) -> dict[int, tuple[int, float]]:
-        """Op of a core that shares its interpreter → the op whose start it follows there, and how much later."""
+        """Op of a core that shares its interpreter → the op whose start it must follow, and the lag."""
         shares = [self.dispatch.shares_interpreter(here) for here in range(self.problem.device_count)]
         latest: dict[int, int] = {}
         found: dict[int, tuple[int, float]] = {}
@@ -425,7 +426,7 @@ class _Activities:
         return found
 
     def _barrier(self) -> Activity:
-        """The activity that ends with all ops before the barrier. It has the last rank, so ties go by dependency."""
+        """The activity that ends with all ops before the barrier; its last rank lets dependencies break ties."""
         before = [op for op in range(self.problem.op_count) if op not in self.problem.behind_barrier]
         last = max((self.end[op] for op in before), default=0)
         rank = max((self.rank[op] for op in before), default=-1)
@@ -439,7 +440,7 @@ class _Activities:
             size_bytes, delay = self.problem.sizes_bytes[request.size], self.problem.options.delay
             held = link_holds(self.problem.topology, segment.hops, size_bytes, delay, float)
             length_s = held[-1][2]
-            # Without contention a segment holds nothing.
+            # Without contention a segment holds no links.
             holds = tuple(
                 ResourceUse(direction, begin + offset, begin + offset + ticks, from_s, to_s - from_s)
                 for (direction, offset, ticks), (_, from_s, to_s) in zip(segment.holds, held, strict=False)

@@ -16,7 +16,8 @@ from dlplacer.solvers.instance.time_limit import ask_time
 class ArcDelays(NamedTuple):
     """Delays of an arc over the device pairs of its ends; `least` is 0 if the ends may share a device.
 
-    The others count different devices: `cut` is the least, `FAR` if there are none; `mean` is over pairs with a route.
+    The others use different devices only: `cut` is their least delay, `FAR` if none exists; `mean` is over routed
+    pairs.
     """
 
     least: int
@@ -25,7 +26,7 @@ class ArcDelays(NamedTuple):
 
 
 def arc_delays(instance: Instance, source: int, target: int, delay: Delay) -> ArcDelays:
-    """The delays of an arc, computed once for the instance."""
+    """The delays of an arc, computed once per instance."""
     if instance.block[source] == instance.block[target]:
         return ArcDelays(0, FAR, 0.0)
     key = id(delay), instance.allowed[source], instance.allowed[target]
@@ -44,12 +45,12 @@ def arc_delays(instance: Instance, source: int, target: int, delay: Delay) -> Ar
 def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
     """[op] → a tick before which it cannot start, by its paths and by the work of its predecessors.
 
-    Proof: by eq. 10 an op starts after each predecessor has ended and its tensor has travelled, and shortest durations
-    and least delays over the allowed devices are no longer than the true ones. Moreover, let S be the predecessors on
-    the op's own device. They run one after another there (eq. 12), so the op waits for the best one-machine schedule of
-    S with their heads as release times, which takes them by rising head; and it waits for the arrival of every other
-    one from a different device. If S leaves out a predecessor, leaving out all that arrive no later cannot raise this;
-    so the least value over the sets S of the k latest arrivals, k = 0, 1, …, is valid. It starts from `known` heads.
+    Proof: by eq. 10 an op starts after each predecessor has ended and its tensor has arrived; shortest durations and
+    least delays over the allowed devices never exceed the true ones. Let S be the predecessors on the op's own device.
+    They run one after another (eq. 12), so the op waits for the best one-machine schedule of S with heads as release
+    times, which takes S by rising head. It also waits for the arrival of every other predecessor, from a different
+    device. If S omits a predecessor, also omitting all that arrive no later cannot raise this time. So the least value
+    over the sets S of the k latest arrivals, k = 0, 1, …, is valid. The computation starts from `known` heads.
     """
     if known:
         return _raised(instance, list(known))
@@ -67,14 +68,14 @@ def _raised(instance: Instance, head: list[int]) -> list[int]:
             arc = arc_delays(instance, source, op, delay)
             head[op] = max(head[op], end + arc.least)
             entries.append((end + arc.cut, head[source], instance.shortest[source]))
-        # One predecessor gives no more than its end, which counts already.
+        # A single predecessor adds only its end, which already counts.
         if len(entries) > 1:
             head[op] = max(head[op], _least_over_sets(entries))
     return head
 
 
 def tails(instance: Instance, known: Sequence[int] = ()) -> list[int]:
-    """[op] → ticks between its end and the end of the schedule, at least: its head when time runs backwards."""
+    """[op] → least ticks between its end and the end of the schedule: its head in reversed time."""
     return heads(instance.reversed, known)
 
 
@@ -96,17 +97,17 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _NO_PRICE = 1e-9
-"""Stands for a price of 0 where forbidden devices, of infinite duration, would make that undefined."""
+"""Replaces a price of 0, whose product with the infinite duration on a forbidden device is undefined."""
 
 _UNITS, _ROUNDS, _STEP = 2**10, 100, 4.0
-"""For prices by multiplicative weights (Arora, Hazan and Kale 2012): whole units of the dearest price, which rounds to
-0.1 %; steps, as the excess falls as one over the root of their number; factor on the load in the exponent, divided by
-the root of the step's number. Any prices give a valid bound."""
+"""For multiplicative weights (Arora, Hazan and Kale 2012): whole units of the highest price, for rounding to 0.1 %;
+steps, since the excess falls as one over their root; factor on the load in the exponent, divided by the root of the
+step's number. All prices give valid bounds."""
 
 
 @dataclass(frozen=True)
 class Prices:
-    """[device] → price of a tick in whole units, and [op] → what the op costs at least."""
+    """[device] → price of a tick in whole units, and [op] → least cost of the op."""
 
     device: Ints
     cost: Ints
@@ -114,9 +115,10 @@ class Prices:
     def ticks(self, cost: Ints, delay: Ints | int = 0) -> Ints:
         """Least time in which the devices can bear a cost, if all used ones but one lose `delay` ticks.
 
-        Proof: a set U of used devices of price N(U) whose dearest costs m offers at most N(U)·T − (N(U) − m)·delay. For
-        given m the T that bears the cost is monotone in N(U), hence least where U is the dearest alone or with all that
-        cost no more; alone, it is least for the dearest of all.
+        Proof: a set U of used devices with total price N(U) and highest price m offers at most N(U)·T − (N(U) −
+        m)·delay. For given m the T that bears the cost is monotone in N(U). Hence T is least if U is the device of
+        price m alone, or all devices that cost no more. Among single devices the one of highest price gives the least
+        T.
         """
         prices = np.sort(self.device)
         least: Ints = -(-cost // prices[-1])
@@ -127,7 +129,7 @@ class Prices:
 
 
 def best_prices(instance: Instance) -> Prices:
-    """The prices whose bound on all ops together is highest, as far as multiplicative weights find them."""
+    """The prices found by multiplicative weights that give the highest bound on all ops together."""
     if "prices" in instance.known:
         return instance.known["prices"]  # type: ignore[no-any-return]
     identical = instance.uniform and all(len(devices) == instance.device_count for devices in instance.allowed)
@@ -166,7 +168,7 @@ def _whole(price: Floats) -> Ints:
 
 
 _COLUMNS = 256
-"""Pivots per matrix product: bounds the memory of the product, and lets each leave out the ops after its columns."""
+"""Pivots per matrix product: this limits its memory, and each product can skip the ops after its columns."""
 
 _UNREACHED = -(2**40)
 """Ticks between pivots that no path joins: less than any horizon below 0."""
@@ -174,10 +176,7 @@ _UNREACHED = -(2**40)
 
 @dataclass(frozen=True)
 class Intervals:
-    """Least ticks between pivots, ops in topological order: from end to start, or `_UNREACHED` where no path leads.
-
-    Also [pivot] → ticks before its start, and after its end.
-    """
+    """Least ticks between pivots in topological order, `_UNREACHED` without a path, and before and after each pivot."""
 
     pivots: Ints
     between: Ints
@@ -186,15 +185,15 @@ class Intervals:
 
 
 def interval_areas(instance: Instance, prices: Prices, most_pivots: int) -> Intervals:
-    """Area bounds on what lies between every two of some pivots, and before and after each.
+    """Area bounds on the ops between any two pivots, and before and after each pivot.
 
-    Proof: for u before v, the ops that are after u and before v all run between the end of u and the start of v, so
-    `Prices.ticks` of their cost fits there. A device other than u's gets its first such op no earlier than the least
-    delay of any arc from u or an op after u that changes the device: on a path from u to that first op, some arc enters
-    the device. The same holds backwards from v. So all used devices but one lose the sum of the two delays.
+    Proof: for u before v, the ops after u and before v all run between the end of u and the start of v, so
+    `Prices.ticks` of their cost fits there. A device other than u's starts its first such op no earlier than the least
+    delay of any device-changing arc from u or an op after u: on a path from u to that first op, some arc enters the
+    device. The same holds backwards from v. So all used devices but one lose the sum of the two delays.
     """
     order = np.array(instance.order)
-    # Ops of no time have no energy, and captured graphs have many of them.
+    # Zero-time ops have no energy, and captured graphs have many of them.
     working = order[np.array([instance.longest[op] > 0 for op in instance.order], dtype=bool)]
     chosen = np.unique(np.linspace(0, len(working) - 1, min(len(working), most_pivots)).round().astype(np.int64))
     pivots = working[chosen]
@@ -221,7 +220,7 @@ def interval_areas(instance: Instance, prices: Prices, most_pivots: int) -> Inte
 
 
 def raised_heads(instance: Instance, intervals: Intervals, head: list[int]) -> list[int]:
-    """Heads of the pivots raised by what lies before them, and between them and earlier pivots."""
+    """Heads of the pivots, raised by the work before them and between them and earlier pivots."""
     pivots = intervals.pivots
     known = np.array(head, dtype=np.int64)
     start = np.maximum(known[pivots], intervals.before)
@@ -243,7 +242,7 @@ def backwards(intervals: Intervals) -> Intervals:
 
 
 def reachable(instance: Instance, working: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """[op] → bits of the working ops that come after it."""
+    """[op] → bits of the working ops after it."""
     bit = np.full(instance.op_count, -1)
     bit[working] = np.arange(len(working))
     reach = np.zeros((instance.op_count, (len(working) + 7) // 8), dtype=np.uint8)
@@ -258,7 +257,7 @@ def reachable(instance: Instance, working: NDArray[np.int64]) -> NDArray[np.uint
 
 
 def _cut_delays(instance: Instance) -> Ints:
-    """[op] → the least delay of an arc that changes the device, among those from the op or an op after it."""
+    """[op] → the least delay of a device-changing arc from the op or an op after it."""
     least = [FAR] * instance.op_count
     for op in reversed(instance.order):
         for target, delay in instance.successors[op]:
@@ -267,14 +266,13 @@ def _cut_delays(instance: Instance) -> Ints:
 
 
 _MOST_UNITS = 2**21
-"""Units of the greatest common divisor up to which all sums are listed, a bit for each: a shift takes 0.03 ms."""
+"""Units of the greatest common divisor up to which all sums are listed, with one bit each."""
 
 
 def reachable_capacity(sizes: Iterable[int], capacity: Sequence[int | None]) -> list[int | None]:
     """[device] → the most bytes that some of the sizes fill without exceeding its memory.
 
-    Ten layers of 3 bytes fill 18 of 20 bytes. Where sizes have no large common divisor the sums are too many to list,
-    and the capacity is rounded down to a multiple of the divisor.
+    For example, ten layers of 3 bytes fill 18 of 20 bytes. If sums are too many, capacities round down to the divisor.
     """
     taken = tuple(sorted(size for size in sizes if size > 0))
     return [None if room is None else min(room, _reachable(taken, room)) for room in capacity]
@@ -295,12 +293,12 @@ def _reachable(sizes: tuple[int, ...], room: int) -> int:
 
 
 _MULTIPLICATIONS_PER_S, _MOST_PIVOTS = 2e9, 3000
-"""Products and sums of the matrix product that a slow core manages, and the most pivots: three matrices of their square
-in 8 bytes each take 216 MB."""
+"""Multiply-adds per second of the matrix product on a slow core; most pivots, whose three square matrices take 216
+MB."""
 
 _MOST_PAIRS, _MOST_THRESHOLDS = 2**31, 500
-"""Ops × working ops up to which there are intervals: who comes before whom takes a bit for each, twice. Tails that
-`_window_area` tries; each costs a pass over all ops."""
+"""Ops × working ops up to which intervals are computed, since precedence takes two bits per pair; tails that
+`_window_area` tries, each at the cost of a pass over all ops."""
 
 
 @dataclass(frozen=True)
@@ -315,7 +313,7 @@ class Bounds:
 def critical_path(instance: Instance) -> int:
     """The longest path by shortest durations and least delays.
 
-    Proof: the ops of a path run one after another (eq. 10), in no less than their shortest durations.
+    Proof: the ops of a path run one after another (eq. 10), each no faster than its shortest duration.
     """
     return max(start + ticks for start, ticks in zip(heads(instance), instance.shortest, strict=True))
 
@@ -332,10 +330,10 @@ def whole_area(instance: Instance) -> int:
 def lower_bounds(
     instance: Instance, seconds: float = 5.0, head: Sequence[int] = (), tail: Sequence[int] = ()
 ) -> Bounds:
-    """The best of all bounds here, from known heads and tails, spending about the given time.
+    """The best of all bounds here, from known heads and tails, in about the given time.
 
-    Proof: heads and tails are valid by `heads` and `interval_areas`; an op starts after its head, runs, and leaves its
-    tail, one after another.
+    Proof: heads and tails are valid by `heads` and `interval_areas`; an op starts no earlier than its head, runs, and
+    is followed by its tail.
     """
     prices = best_prices(instance)
     head, tail = heads(instance, head), tails(instance, tail)
@@ -354,9 +352,9 @@ def _longest(instance: Instance, prices: Prices, head: list[int], tail: list[int
 
 
 def _window_area(instance: Instance, prices: Prices, head: list[int], tail: list[int]) -> int:
-    """The largest h + area + t, the area being that of the ops with head ≥ h and tail ≥ t.
+    """The largest h + area + t, for the area of the ops with head ≥ h and tail ≥ t.
 
-    Proof: these ops all run after tick h, and t ticks are left when the last of them has ended.
+    Proof: these ops all run after tick h, and at least t ticks remain when the last of them has ended.
     """
     starts, ends = np.array(head, dtype=np.int64), np.array(tail, dtype=np.int64)
     late = np.argsort(-starts, kind="stable")
@@ -373,4 +371,4 @@ BOUNDS: dict[str, Callable[[Instance, Prices, list[int], list[int]], int]] = {
     "path": _longest,
     "window area": _window_area,
 }
-"""Name → bound on the makespan in ticks, from an instance, prices of its devices' time, and heads and tails."""
+"""Name → bound on the makespan in ticks, from an instance, its devices' prices, and heads and tails."""

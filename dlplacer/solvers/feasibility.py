@@ -1,4 +1,4 @@
-"""Why no plan can exist: each reason named with its numbers and a way out, found with or without a search."""
+"""Reasons why no plan can exist, each with its numbers and a way out, found with or without a search."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,20 +23,20 @@ def devices_text(problem: Problem, op: int, devices: Iterable[int]) -> str:
 
 
 def _group_text(problem: Problem, ops: Sequence[int]) -> str:
-    """The ops' name for their group; one that the constraints make is called by two of its ops."""
+    """The name of a colocation group, or two of its ops if the constraints form it."""
     names = {problem.graph.ops[op].colocate for op in ops}
     one, other = (problem.graph.ops[op].id for op in ops[:2])
     return repr(*names) if len(names) == 1 and None not in names else f"({one!r}, {other!r}, …)"
 
 
 def bytes_text(size: int, other: int) -> str:
-    """The size in a readable unit, or in bytes where the readable texts of both would be the same."""
+    """The size in a readable unit, or in bytes if both sizes would read the same."""
     text = format_bytes(size)
     return f"{size} bytes" if text == format_bytes(other) else text
 
 
 def sizes_text(problem: Problem) -> str:
-    """The bytes that are needed and those that there are: ``the largest op 'a' needs …; devices have …``."""
+    """The bytes needed and available: ``the largest op 'a' needs …; devices have …``."""
     kept = list(problem.footprint_bytes)
     if problem.options.memory == "live":
         kept = [working_set(problem, op, min(problem.allowed[op], default=0)) for op in range(problem.op_count)]
@@ -48,7 +48,7 @@ def sizes_text(problem: Problem) -> str:
 
 
 def working_set(problem: Problem, op: int, device: int) -> int:
-    """The least bytes on a device while an op runs there; its inputs count as the smaller of copy and original."""
+    """The least bytes on a device while an op runs there; each input counts as the smaller of copy and original."""
     group = problem.group_of[op]
     members = (op,) if group is None else problem.groups[group]
     size = sum(problem.resident_bytes[member] for member in members)
@@ -59,17 +59,17 @@ def working_set(problem: Problem, op: int, device: int) -> int:
 
 
 MOST_OPS = 300_000
-"""Ops above which no plan is tried: 106,000 were planned in a minute; the first plan of 10^6 takes more than that."""
+"""Ops above which no plan is tried: 106,000 are planned in a minute, 10^6 are not."""
 
 _PART_BYTES, _PART_S = 4096, 1.5e-4
-"""Memory and CPU seconds for each op and each edge until the first plan: 4.5 KiB on 100,000 ops, 16 s on 60,000."""
+"""Bytes and CPU seconds per op and per edge until the first plan."""
 
 EXACT_UP_TO = 40
-"""Ops that take time up to which the whole problem is given to the model that proves under every option; a guess."""
+"""Most ops of positive time for the exact model, which proves under every option; a guess."""
 
 
 def require_size(graph: OpGraph) -> None:
-    """Raise InputError if a graph has more than `MOST_OPS` ops, with its need and the way out."""
+    """Raise InputError if a graph has more than `MOST_OPS` ops."""
     ops, parts = len(graph.ops), len(graph.ops) + len(graph.edges)
     if ops > MOST_OPS:
         needed = f"{format_bytes(parts * _PART_BYTES)} and {format_seconds(parts * _PART_S)}"
@@ -83,8 +83,8 @@ def require_size(graph: OpGraph) -> None:
 def require_feasible(problem: Problem) -> None:
     """Raise InfeasibleError if a simple reason excludes every plan.
 
-    A group has no common device, an op or group exceeds every device that it may use (under ``memory: live`` while the
-    op runs), ops exceed the memory of the only devices they may use, or no route joins ops that must communicate.
+    A group has no common device, an op or group exceeds each of its allowed devices (under ``memory: live`` while the
+    op runs), ops exceed the memory of their only allowed devices, or no route joins communicating ops.
     """
     instance, live = build_instance(problem), may_bind(problem)
     for ops in instance.members:
@@ -103,7 +103,7 @@ def require_feasible(problem: Problem) -> None:
                 f"the ops that may run on {name} need {bytes_text(size, int(room))} in all; the memory there is "
                 f"{bytes_text(int(room), size)} in all; use a larger topology, a smaller batch, or allow more devices"
             )
-    # Where routes join all devices, every part of the graph may be anywhere.
+    # If routes join all devices, every part of the graph may be anywhere.
     for part in instance.parts if len(set(instance.component)) > 1 else ():
         _require_routes(problem, instance, part)
 
@@ -154,19 +154,16 @@ def _require_routes(problem: Problem, instance: Instance, part: Sequence[int]) -
     first, second = narrow[0], next((op for op in narrow if not reach[op] & reach[narrow[0]]), narrow[1])
     uses = " and ".join(devices_text(problem, op, instance.allowed[op]) for op in (first, second))
     raise InfeasibleError(
-        f"{uses}; they must talk, but no route of links joins these devices; add a link or change the ops' 'devices'"
+        f"{uses}; they must communicate, but no route joins these devices; add a link or change the ops' 'devices'"
     )
 
 
 _SECONDS = 2.0
-"""For each family of constraints that is left out: time that a user waits for an explanation. A guess."""
+"""Time limit per omitted family of constraints while a user waits for the explanation. A guess."""
 
 
 def require_placement(problem: Problem, seconds: float) -> list[int] | None:
-    """[op] → device of a placement that all rules but time allow; None if none was found in time.
-
-    Raises InfeasibleError if none exists.
-    """
+    """[op] → device under all rules but time, or None on timeout; raises InfeasibleError if no placement exists."""
     decided, placement = find_placement(problem, seconds)
     if decided and placement is None:
         raise explain_infeasible(problem)
@@ -174,7 +171,7 @@ def require_placement(problem: Problem, seconds: float) -> list[int] | None:
 
 
 def explain_infeasible(problem: Problem) -> InfeasibleError:
-    """The error for a problem proved infeasible: it names the rules without which a placement exists."""
+    """The error for a problem proved infeasible; it names the rules without which a placement exists."""
     if problem.options.memory == "live" and find_placement(problem, _SECONDS, without=(WORKING,))[1] is not None:
         return explain_overflow(problem)
     blamed = [family for family in FAMILIES if find_placement(problem, _SECONDS, without=(family,))[1] is not None]
@@ -183,28 +180,28 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
     reasons = {
         "memory": f"no placement of {ops} fits: {sizes_text(problem)}; use a larger topology or split the largest ops",
         "pins": "every placement breaks the 'devices' that some op may use; allow more devices",
-        "colocation": f"every placement tears a colocation group apart: {groups}; make the groups smaller",
-        "routes": "every placement separates two ops that must talk by devices that no route joins; add a link",
+        "colocation": f"every placement splits a colocation group: {groups}; make the groups smaller",
+        "routes": "every placement puts communicating ops on devices that no route joins; add a link",
     }
     if not blamed:
         return InfeasibleError(
-            f"no plan can exist for {ops}: memory, pins, groups and missing links exclude each other "
+            f"no plan can exist for {ops}: memory, pins, groups and missing links conflict "
             f"({sizes_text(problem)}); relax two of them"
         )
     return InfeasibleError("; or: ".join(reasons[family] for family in blamed))
 
 
 def explain_overflow(problem: Problem) -> InfeasibleError:
-    """The error for a problem that has placements, but no schedule that keeps the memory at all times."""
+    """The error for a problem with placements, but no schedule that fits in memory at all times."""
     return InfeasibleError(
-        f"no schedule keeps the memory at all times: weights, gradients and state take "
+        f"no schedule fits in memory at all times: weights, gradients and state take "
         f"{format_bytes(sum(problem.resident_bytes))} in all, {sizes_text(problem)}; use a larger topology or a "
         "smaller batch"
     )
 
 
 def shortage(problem: Problem) -> str | None:
-    """The bytes needed and there, where no plan was found; None if memory cannot bind."""
+    """The bytes needed and available if no plan was found; None if memory cannot bind."""
     if not build_instance(problem).memory_binds and not may_bind(problem):
         return None
-    return f"weights and what else is kept take {format_bytes(sum(problem.footprint_bytes))}, {sizes_text(problem)}"
+    return f"weights and other data kept take {format_bytes(sum(problem.footprint_bytes))}, {sizes_text(problem)}"

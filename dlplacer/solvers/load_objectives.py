@@ -1,6 +1,6 @@
-"""Objectives throughput and max-load: the placement whose largest load is least, with a bound proven in integers.
+"""Objectives throughput and max-load: the placement of least largest load, with a bound proven in integers.
 
-Contiguous runs come first, then CP-SAT from the best of them; on surrogates too if memory is short.
+Contiguous runs come first, then CP-SAT from the best of them, also on surrogates if memory is short.
 """
 
 import math
@@ -33,18 +33,15 @@ from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, Probl
 from dlplacer.solvers.instance.time_limit import within
 
 _MOST_UNITS, _SWEEPS, _MOST_STATES = 2000, 20, 64
-"""Units of blocks and sets of devices at most, and sweeps over backward blocks."""
+"""Most units of blocks, sweeps over backward blocks, and sets of devices."""
 
 _WHOLE_SHARE, _SURROGATE_SHARE, _ROUNDS = 0.6, 0.3, 6
-"""Of the time left, for the problem itself if memory may be short, as it alone gives a bound; and for each of so many
-surrogates. Guesses."""
+"""Shares of the time left, for the problem itself if memory may be short, because only it gives a bound, and for each
+surrogate; number of surrogates. Guesses."""
 
 
 def solve_throughput(problem: Problem, budget: Budget) -> Outcome:
-    """The schedule of least period found within the budget, and a period in ticks that no plan can beat.
-
-    Raises InfeasibleError if no placement exists.
-    """
+    """The schedule of least period found, and a period in ticks that none beats; InfeasibleError if none exists."""
     steady = _Search(problem, budget)
     best = steady.incumbent
     within(lambda: best.best is not None and not budget.left_s, steady.run)
@@ -62,7 +59,7 @@ class _Search:
         self.incumbent.raise_bound(whole_area(self.instance))
 
     def run(self) -> None:
-        """Begin with a list schedule, then search on the instance, and on tighter ones if memory is short."""
+        """Start with a list schedule, then search on the instance, and on tighter ones if memory is short."""
         first = construct(self.instance, list_schedule)
         if first is not None:
             self.incumbent.offer(self._placed([first.device[ops[0]] for ops in self.instance.members]))
@@ -87,13 +84,13 @@ class _Search:
         return Schedule(device, (0,) * len(device), max(self.loads.of(place)))
 
     def _keeps_memory(self, schedule: Schedule) -> bool:
-        """True if a step of the placement keeps the memory at all times; `excess` says by how much it does not."""
+        """True if a step of the placement fits in memory at all times; `excess` has the bytes by which it does not."""
         plan = self.scheduled(schedule.device)
         self.excess = excess_bytes(self.problem, *replay(self.problem, plan.device, plan.order))
         return not any(self.excess)
 
     def _up_to_a_plan(self) -> None:
-        """Tighten a surrogate by what its placements exceed."""
+        """Tighten a surrogate by the excess of its placements until one is a plan."""
         surrogate, until = self.instance, _ROUNDS
         while until and self.incumbent.budget.left_s:
             self.excess, until = [], until - 1
@@ -122,10 +119,7 @@ class _Search:
 
 
 def block_orders(problem: Problem, instance: Instance, loads: PlacementLoads) -> Iterator[list[list[int]]]:
-    """Orders of all blocks in units: topological; then with backward blocks at the first position of their neighbours.
-
-    A device that runs a layer forward had better run it backward.
-    """
+    """Orders of all blocks in units: topological, then with backward blocks at their neighbours' first position."""
     units = units_in_order(instance, _MOST_UNITS)
     yield units
     near: list[set[int]] = [set() for _ in instance.members]
@@ -133,7 +127,7 @@ def block_orders(problem: Problem, instance: Instance, loads: PlacementLoads) ->
         for reader in readers:
             near[source].add(reader)
             near[reader].add(source)
-    # Positions beyond the graph's ops are the barrier's.
+    # Positions beyond the graph's ops belong to the barrier.
     phases = [op.phase for op in problem.graph.ops] + [None]
     later = [all(phases[op] in ("backward", "optimizer") for op in ops) for ops in instance.members]
     order = dict.fromkeys(instance.block[op] for op in instance.order)
@@ -154,8 +148,7 @@ def block_orders(problem: Problem, instance: Instance, loads: PlacementLoads) ->
 def contiguous_loads(instance: Instance, loads: PlacementLoads, units: Sequence[list[int]]) -> list[int] | None:
     """[block] → device: the cut of the units into a run per device whose largest device load is least.
 
-    Exact over all sequences of devices up to `_MOST_STATES` sets of devices; beyond, in the order of the devices. None
-    if no cut keeps to memory.
+    Exact up to `_MOST_STATES` sets of devices; beyond, for the devices in their order. None if no cut fits in memory.
     """
     rooms = [math.inf if room is None else float(room) for room in instance.capacity]
     may_run = np.zeros(loads.work.shape, bool)
@@ -179,7 +172,7 @@ def contiguous_loads(instance: Instance, loads: PlacementLoads, units: Sequence[
 def _run_costs(
     instance: Instance, loads: PlacementLoads, units: Sequence[list[int]], device: int, time: Floats
 ) -> Floats:
-    """[begin, end] → ticks of a run of units on a device, infinite where it does not fit or may not run."""
+    """[begin, end] → ticks of a run of units on a device, infinite if it does not fit or may not run there."""
     home = np.zeros(len(instance.members), np.int64)
     for number, unit in enumerate(units):
         home[unit] = number
@@ -194,16 +187,13 @@ def _run_costs(
 
 
 def _crossing_costs(loads: PlacementLoads, home: Ints, count: int, device: int) -> Floats:
-    """[begin, end] → ticks that a device pays at most for what enters and leaves a run of units.
-
-    Each request adds to rectangles of (begin, end), which two sums over a table of differences fill.
-    """
+    """[begin, end] → most ticks that a device pays for a run's transfers, by sums over a table of differences."""
     steps = np.zeros((count + 2, count + 2))
     both = loads.sent[:, device], loads.received[:, :, device]
     sending, receiving = (np.where(table >= FAR, 0, table).max(axis=1) for table in both)
 
     def add(first: int, last: int, end: int, ticks: float) -> None:
-        """For runs that begin from `first` to `last` and end behind `end`."""
+        """Add ticks to runs that begin from `first` to `last` and end behind `end`."""
         if first <= last:
             steps[first, end + 1] += ticks
             steps[last + 1, end + 1] -= ticks

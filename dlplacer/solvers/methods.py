@@ -24,17 +24,17 @@ from dlplacer.solvers.phases import PHASES, solve_ilp
 from dlplacer.solvers.starts import Start, StartSearch
 
 _BOUND_SHARE = 0.2
-"""Share of the time limit for the bound beside a heuristic's plan: 0.3 s suffice for 2,000 ops."""
+"""Share of the time limit for the bound beside a heuristic's plan."""
 
 
 def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
-    """The default method, begun with the schedules and the bound that `begin` finds in the budget."""
+    """The default method, started with the schedules and the bound that `begin` finds in the budget."""
     starts = [start_of(method) for method in HEURISTICS if method not in budget.without]
     return solve_ilp(problem, budget, starts, begin)
 
 
 def start_of(method: str) -> Start:
-    """A heuristic as a start of the default method, which goes on without those whose package is not installed."""
+    """A heuristic as a start of the default method, which skips those whose package is not installed."""
 
     def find(problem: Problem, instance: Instance) -> Schedule | None:
         try:
@@ -55,7 +55,7 @@ def _single(problem: Problem, budget: Budget) -> Outcome:
 
 
 def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
-    """The best schedule that CP-SAT finds of the paper's own program, timed under the problem's rules."""
+    """The best schedule that CP-SAT finds for the paper's own program, timed under the problem's rules."""
     built = within(lambda: not budget.left_s, partial(build_dlplacer_model, problem))
     if built is None:
         return Outcome(None, 0)
@@ -68,17 +68,14 @@ def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
 
 
 def schedules_by(method: str, problem: Problem) -> Iterator[ProblemSchedule | None]:
-    """The plans that a heuristic makes of a problem, then of surrogates; None for a schedule that is no plan.
-
-    Raises InputError if the method needs a package that is not installed.
-    """
+    """A heuristic's plans of a problem, then of surrogates, or None; raises InputError if its package is missing."""
     instance = build_instance(problem)
     for found, _, admitted in attempts(problem, instance, partial(_found, method, problem)):
         yield ProblemSchedule.of(problem, instance, found) if admitted and found is not None else None
 
 
 def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
-    """Its own schedule or none: a plan by another rule would not be what its name says."""
+    """The heuristic's own schedule or none: a plan by another rule would not match the method's name."""
     instance, bound_s = build_instance(problem), _BOUND_SHARE * budget.left_s
     incumbent = Incumbent(replace(budget.unreported, deadline=budget.deadline - bound_s), admission(problem, instance))
     StartSearch(problem, instance, incumbent, [partial(_found, method)]).run()
@@ -88,7 +85,7 @@ def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
 
 
 def _bound(instance: Instance, budget: Budget, seconds: float) -> int:
-    """The best of all combinatorial bounds, or the simple ones where somebody asks to stop."""
+    """The best of all combinatorial bounds, or the simple ones if a stop is requested."""
     bounds = within(budget.stop.is_set, partial(lower_bounds, instance, min(seconds, budget.left_s)))
     return max(critical_path(instance), whole_area(instance)) if bounds is None else bounds.makespan
 
@@ -102,7 +99,7 @@ HEURISTICS: dict[str, Callable[[Problem], Heuristic]] = {
     "sequential": sequential,
     "m-topo": lambda problem: m_topo,
 }
-"""Heuristic → the rule for a problem; the default method asks them in this order, the most profitable first."""
+"""Heuristic → the rule for a problem; the default method runs them in this order, the most profitable first."""
 
 DEFAULT_METHOD = "ilp"
 
@@ -134,7 +131,7 @@ def require_method(method: str, objective: str) -> None:
 
 
 def left_out(names: Iterable[str]) -> frozenset[str]:
-    """Names of phases and heuristics to leave out; raises InputError for one that is of none, or of a needed phase."""
+    """The phases and heuristics to leave out; raises InputError for an unknown name or a needed phase."""
     found = frozenset(names)
     known = [*(phase.name for phase in PHASES if not phase.is_needed), *HEURISTICS]
     for name in sorted(found.difference(known)):
@@ -143,7 +140,7 @@ def left_out(names: Iterable[str]) -> frozenset[str]:
 
 
 def compared(problem: Problem) -> tuple[str, ...]:
-    """The methods that make sense of a problem: the paper's own program for a few ops with delays of eq. 11 alone."""
+    """The methods that suit a problem: the paper's own program only for a few ops with delays of eq. 11."""
     as_written = problem.op_count <= EXACT_UP_TO and problem.options.delay == "store-and-forward"
     return tuple(method for method in METHODS if as_written or method != "dlplacer")
 

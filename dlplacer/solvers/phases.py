@@ -31,7 +31,7 @@ _COMPILED_FROM = 16_000
 """Ops × devices above which heuristics in Python take as long as the compilation of their code."""
 
 _RESTARTS = 150
-"""Randomized restarts in a row."""
+"""Successive randomized restarts."""
 
 
 @dataclass
@@ -52,10 +52,10 @@ class PhaseContext:
 
 @dataclass(frozen=True)
 class Phase:
-    """A step of the default method, which improves the search's incumbent for about so many seconds.
+    """A step of the default method, which improves the search's incumbent in about the given seconds.
 
-    It gets a share of the time that is left. A cheap one runs although the requested gap is reached, as it may prove
-    the rest. Later phases rest on one that is needed, so it cannot be left out.
+    It gets a share of the time left. A cheap phase runs even if the requested gap is reached, because it may prove the
+    rest. A needed phase cannot be left out, because later phases depend on it.
     """
 
     name: str
@@ -69,10 +69,10 @@ class Phase:
 def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[Start], begin: Begin) -> Outcome:
     """The best schedule found within the budget, and a makespan that none can beat.
 
-    It begins with the schedules of those heuristics that fit into a share of the time (`StartSearch`): no plan is worse
-    than theirs. A warm start, `begin`, is called before all else, with an incumbent that is empty.
+    The warm start `begin` comes first, with an empty incumbent. Then come the schedules of the heuristics that fit into
+    a share of the time (`StartSearch`), so no plan is worse than theirs.
 
-    Raises InfeasibleError if no plan can exist, naming the constraint to blame, and InternalError if a proven bound
+    Raises InfeasibleError if no plan can exist, naming the violated constraint, and InternalError if a proven bound
     contradicts a schedule.
     """
     instance = build_instance(problem)
@@ -87,7 +87,6 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[Start], begin: 
 
 
 def _run(search: PhaseContext) -> None:
-    """The heuristics, then the phases in order until the gap is closed or the time is up."""
     instance, incumbent = search.instance, search.incumbent
     incumbent.raise_bound(max(critical_path(instance), whole_area(instance)))
     alone = best_single(search.problem)
@@ -118,7 +117,7 @@ def _search_stages(search: PhaseContext, seconds: float) -> None:
 
 
 def _assign_serial(search: PhaseContext, seconds: float) -> None:
-    """Solve the model of placements alone, whose optimum no schedule beats, if ops run one after another anyway."""
+    """Solve the model of placements alone, which bounds all schedules, if one path holds all working ops."""
     instance, path, best = search.instance, serial_path(search.instance), search.incumbent.best
     if not path or best is None:
         return
@@ -134,12 +133,12 @@ def _assign_serial(search: PhaseContext, seconds: float) -> None:
 
 
 def _solve_segments(search: PhaseContext, seconds: float) -> None:
-    """Prove segments between cut ops: their bounds add up, which CP-SAT does not see."""
+    """Prove segments between cut ops, whose bounds CP-SAT does not add up itself."""
     search.bounds = solve_segments(search.instance, search.bounds, search.incumbent)
 
 
 def _restart(search: PhaseContext, seconds: float) -> None:
-    """Restart list scheduling at random: ops outside all segments have had list schedules only so far."""
+    """Restart list scheduling at random, mainly for ops outside all segments."""
     improve(search.heuristics.surrogate, search.incumbent, seconds, _RESTARTS)
 
 
@@ -150,7 +149,7 @@ def _solve_exactly(search: PhaseContext, seconds: float) -> None:
 
 
 def _anneal(search: PhaseContext, seconds: float) -> None:
-    """Anneal and restart in turn, from new seeds for as long as there is time."""
+    """Anneal and restart in turn, with new seeds, until the time is up."""
     incumbent, surrogate = search.incumbent, search.heuristics.surrogate
     is_compiled = compiled_in_time(seconds, lambda: search.is_over)
     while not incumbent.closed and not search.is_over:

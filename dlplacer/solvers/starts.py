@@ -1,4 +1,4 @@
-"""The first schedules: every heuristic in turn, on surrogates too if memory is short, so that no method is ahead."""
+"""The first schedules: every heuristic in turn, also on surrogates if memory is short."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,15 +14,16 @@ Start = Callable[[Problem, Instance], Schedule | None]
 """A heuristic; None if it runs out of memory."""
 
 _SHARE, _LEAST_S, _MOST_SHARE = 0.3, 2.0, 0.8
-"""Share of the time that is left for all heuristics, but so many seconds, up to a share: where time is short a search
-gains less than they do."""
+"""Share of the remaining time for all heuristics; at least this many seconds, but at most the last share, because a
+search gains less than they do in a short time."""
 
 _LATE_SHARE, _PLACEMENT_SHARE = 0.1, 0.25
-"""For those that had no time at the start; and where they find no plan, for a placement by itself."""
+"""Shares of the remaining time: for heuristics that had no time at the start; for a placement alone if none finds a
+plan."""
 
 
 class StartSearch:
-    """All heuristics on a problem in turn, and the surrogate of the best schedule, on which later searches do well."""
+    """All heuristics on a problem, as a resumable search, and the surrogate behind the best schedule."""
 
     def __init__(self, problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[Start]) -> None:
         self._problem, self._instance, self._incumbent = problem, instance, incumbent
@@ -30,20 +31,20 @@ class StartSearch:
         self._waiting, self._in_vain = list(starts), list[Start]()
 
     def run(self) -> None:
-        """Ask each once, in a share of the time; where there is no plan yet, until there is one."""
+        """Run each heuristic once within a share of the time; if none finds a plan, go on until there is one."""
         incumbent, left_s = self._incumbent, self._incumbent.budget.left_s
         self._take_turns(max(_SHARE * left_s, min(_LEAST_S, _MOST_SHARE * left_s)))
         if incumbent.best is None:
             within(incumbent.budget.stop.is_set, self._on_placement)
 
     def go_on(self) -> None:
-        """Ask those that there was no time for, and those that found no room on a placement that has it."""
+        """Run the heuristics that had no time; retry those that ran out of memory on a placement that fits."""
         self._take_turns(_LATE_SHARE * self._incumbent.budget.left_s)
         if self._in_vain and self._instance.memory_binds and not self._incumbent.closed:
             within(lambda: not self._incumbent.budget.left_s, self._on_placement)
 
     def _take_turns(self, share_s: float) -> None:
-        """Ask those that wait until their time is over; without a plan, up to the deadline."""
+        """Run the waiting heuristics until their share ends; without a plan, until the deadline for a first one."""
         incumbent, waiting, began = self._incumbent, self._waiting, now()
         first_s = incumbent.budget.for_first.left_s
 
@@ -57,7 +58,7 @@ class StartSearch:
                 self._waiting.append(start)
 
     def _ask(self, start: Start) -> bool:
-        """Offer the schedules of a heuristic on the instance and on surrogates."""
+        """Offer a heuristic's schedules on the instance and on surrogates."""
         found = False
         for schedule, surrogate, admitted in attempts(self._problem, self._instance, partial(start, self._problem)):
             if self._incumbent.offer(schedule):
@@ -68,7 +69,7 @@ class StartSearch:
         return True
 
     def _on_placement(self) -> None:
-        """Ask those that found no plan, on a placement found by memory alone; InfeasibleError if none exists."""
+        """Run the heuristics without a plan on a placement found by memory alone; InfeasibleError if none exists."""
         incumbent, count = self._incumbent, self._problem.op_count
         without, self._in_vain = [*self._in_vain, *self._waiting], []
         placement = require_placement(self._problem, _PLACEMENT_SHARE * incumbent.budget.left_s)

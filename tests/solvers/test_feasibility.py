@@ -50,7 +50,7 @@ def test_a_group_without_a_common_device() -> None:
 def test_two_devices_that_must_talk_and_cannot() -> None:
     graph = make_graph({"a": 1, "b": 1}, [("a", "b", 1)], devices={"a": ("d0", "d1"), "b": ("d3",)})
     assert _reason(graph, _two_islands()) == (
-        "op 'a' may run on 'd0', 'd1' and op 'b' may run on 'd3'; they must talk, but no route of links joins these "
+        "op 'a' may run on 'd0', 'd1' and op 'b' may run on 'd3'; they must communicate, but no route joins these "
         "devices; add a link or change the ops' 'devices'"
     )
 

@@ -85,7 +85,7 @@ def test_a_tensor_goes_around_relays_that_have_no_room_for_it(contention: str, c
     result = place(graph, topology, Options(contention=contention), workers=1)
     assert (result.status, result.plan.makespan_s) == ("optimal", 102)
     cut = replace(topology, links=tuple(links))
-    with pytest.raises(InfeasibleError, match="no schedule keeps the memory"):
+    with pytest.raises(InfeasibleError, match="no schedule fits in memory"):
         place(graph, cut, Options(contention=contention), workers=1)
 
 

@@ -1,1 +1,1 @@
-"""From an order of ops and a rule for their devices to a schedule: one kernel each, plain Python or machine code."""
+"""From an order of ops and a device rule to a schedule: one kernel each, in plain Python or machine code."""

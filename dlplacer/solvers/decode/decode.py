@@ -1,4 +1,4 @@
-"""Schedules of a placement and an order, and by rules: an order of ops, and a rule for their devices."""
+"""Schedules from a placement and an order, or from an order and a device rule."""
 
 from collections.abc import Sequence
 from operator import itemgetter
@@ -28,17 +28,14 @@ from dlplacer.solvers.instance.time_limit import count_work
 def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> Schedule:
     """The schedule in which every op starts as early as this placement and the order of these starts allow.
 
-    It obeys eq. 10 and 12 and ends no later, provided that the given starts do. A zero-time sink inside another op
-    moves to the end of that op, which delays nothing as nothing reads it.
+    It obeys eq. 10 and 12 and ends no later, if the given starts do. A zero-time sink inside another op moves to the
+    end of that op; this delays nothing, because no op reads the sink.
     """
     return in_sequence(instance, device, sequence(instance, device, start))
 
 
 def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:
-    """The schedule that starts every op, taken in this order, as early as its data and its device allow.
-
-    Where there is traffic, an op's data are sent when its turn comes, into the first gap that the links have.
-    """
+    """The schedule that starts each op in turn as early as its device and its inputs, sent through link gaps, allow."""
     if instance.traffic is None:
         return _by_delays(instance, device, ops)
     fast = is_fast(instance.op_count * instance.device_count)
@@ -46,7 +43,7 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
     start, sent = solution.ops[:, START].tolist(), transfers(instance, solution)
     if not sent:
         return Schedule(tuple(device), tuple(start), makespan)
-    # Kernels take the ticks of a route from a line, so a transfer may take a tick too long there.
+    # Kernels approximate a route's ticks by a line, so a transfer may take one tick too long there.
     return with_transfers(instance, instance.traffic, device, start, sent)
 
 
@@ -61,7 +58,7 @@ def sent_in_turn(instance: Instance, device: Sequence[int], ops: Sequence[int], 
 
 
 def _by_delays(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:
-    """The kernel's schedule where nothing waits for links, in a tenth of the time that the tables of it take."""
+    """The kernel's schedule without link contention, computed ten times faster than with tables."""
     start, end, free = [0] * instance.op_count, [0] * instance.op_count, [0] * instance.device_count
     for op in ops:
         here = device[op]
@@ -72,7 +69,7 @@ def _by_delays(instance: Instance, device: Sequence[int], ops: Sequence[int]) ->
 
 
 _OP_S = 1e-5
-"""Seconds of work for an op."""
+"""Seconds of work per op."""
 
 
 def decode(
@@ -82,12 +79,12 @@ def decode(
     works_on: bool = False,
     fast: bool | None = None,
 ) -> Schedule | None:
-    """The schedule of an order and a rule for devices; None if an op fits on no device that it may use.
+    """The schedule of an order and a device rule; None if an op fits on none of its allowed devices.
 
     A block takes all its memory when its first op is placed (eq. 13), so colocated ops cannot be locked out later.
-    Sources of zero time go as near as they may be to the first op that reads them: they start at 0 anywhere. With
-    `works_on` no device idles while an op could run on it; else each op goes where it ends first. A placement is
-    [block] → device, or -1 where the rule decides. By default machine code is used where it is worth loading.
+    Zero-time sources start at 0 on any device, and go as near as possible to their first reader. With `works_on` no
+    device idles while an op could run on it; otherwise each op goes where it ends first. A placement is [block] →
+    device, or -1 if the rule decides. By default machine code is used if loading it pays off.
     """
     arrays = tables_of(instance)
     if placement is not None:
@@ -109,7 +106,7 @@ def decode(
     if makespan == NEVER:
         return None
     if not works_on and arrays.holds.size:
-        # In turn, what an op reads is not behind what was sent for ops that insertion has put ahead of it.
+        # Sent in turn, an op's inputs never wait for those of an op that insertion put ahead of it.
         device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, START].tolist()
         again = sent_in_turn(instance, device, sequence(instance, device, start), fast)
         solution, makespan = min((solution, makespan), again, key=itemgetter(1))
@@ -118,7 +115,7 @@ def decode(
 
 
 def _placed(instance: Instance, arrays: InstanceArrays, placement: Sequence[int]) -> InstanceArrays:
-    """The same tables with every unit allowed only where its first op is placed, and its memory taken there."""
+    """The same tables with every unit allowed only on its first op's device, where its memory is already taken."""
     allowed, units, capacity = arrays.allowed.copy(), arrays.units.copy(), arrays.capacity.copy()
     for unit, first in enumerate(arrays.lists[arrays.units[:, MEMBERS]].tolist()):
         here = placement[instance.block[first]]

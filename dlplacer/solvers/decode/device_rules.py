@@ -1,8 +1,8 @@
-"""The rules for devices: each op in turn goes where it ends first, or no device idles while an op could run on it.
+"""Device rules: each op in turn goes where it ends first, or no device idles while an op could run on it.
 
-The first is HEFT's, with insertion. By the second, *work-conserving list scheduling*, a free device at every moment
-takes, among the ops whose data are there, the one of highest priority. Data may be there at different times on
-different devices, so each device has a queue of its own.
+The first rule is HEFT's, with insertion. The second is *work-conserving list scheduling*: a free device always takes
+the ready op of highest priority. Inputs may arrive at different times on different devices, so each device has its own
+queue.
 """
 
 from typing import NamedTuple
@@ -48,7 +48,7 @@ from dlplacer.solvers.instance.instance import FAR
 
 
 def idle_ticks(arrays: InstanceArrays, request: int, source: int, target: int) -> int:
-    """Ticks from one device to another by the quickest route, all alone."""
+    """Ticks of the quickest route between two devices without contention."""
     ticks = 0
     if source != target:
         route = arrays.routes[arrays.requests[request, CLASS], source, target, 0]
@@ -58,10 +58,7 @@ def idle_ticks(arrays: InstanceArrays, request: int, source: int, target: int) -
 
 
 def nearest(arrays: InstanceArrays, solution: Solution, request: int, here: int, placed: Ints) -> tuple[int, int]:
-    """The device from which a request is soonest on another, of those where its producer may be, and its ticks.
-
-    The producer is a source that nobody has read so far; device -1 if it may be nowhere.
-    """
+    """The device from which an unread source's output arrives soonest, and the tick; device -1 if none is allowed."""
     best, least = -1, FAR
     unit = arrays.ops[arrays.requests[request, SOURCE], UNIT]
     if admits(arrays, solution, unit, here, placed):
@@ -75,7 +72,7 @@ def nearest(arrays: InstanceArrays, solution: Solution, request: int, here: int,
 
 
 def expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, placed: Ints) -> int:
-    """When all that an op reads would be on a device if it were sent now by the quickest routes, each alone."""
+    """Tick at which all inputs of an op arrive on a device if sent now by the quickest routes without contention."""
     ops, latest = solution.ops, 0
     for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
         latest = max(latest, ops[arrays.lists[number], END])
@@ -96,7 +93,7 @@ def expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, place
 
 
 def admits(arrays: InstanceArrays, solution: Solution, unit: int, device: int, placed: Ints) -> bool:
-    """True if a unit may go to a device: it is there, or it is allowed there and fits."""
+    """True if a unit is on a device already, or is allowed there and fits."""
     if placed[unit]:
         return bool(solution.ops[arrays.lists[arrays.units[unit, MEMBERS]], DEVICE] == device)
     room = solution.used[device] + arrays.units[unit, BYTES] <= arrays.capacity[device]
@@ -112,7 +109,7 @@ def settle(arrays: InstanceArrays, solution: Solution, unit: int, device: int, p
 
 
 def settle_sources(arrays: InstanceArrays, solution: Solution, op: int, device: int, placed: Ints) -> bool:
-    """Put the sources that an op is the first to read as near as they may be; whether they may be anywhere."""
+    """Place the sources first read by an op as near to it as possible; False if one fits nowhere."""
     for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
         request = arrays.lists[number]
         source = arrays.requests[request, SOURCE]
@@ -126,7 +123,7 @@ def settle_sources(arrays: InstanceArrays, solution: Solution, op: int, device: 
 
 
 def settle_rest(arrays: InstanceArrays, solution: Solution, placed: Ints) -> bool:
-    """Put units of sources that nothing reads where most room is; whether there is any."""
+    """Place unread sources on the devices with most room; False if one fits nowhere."""
     for unit in range(arrays.units.shape[0]):
         if not placed[unit]:
             best, most = -1, -1
@@ -141,10 +138,10 @@ def settle_rest(arrays: InstanceArrays, solution: Solution, placed: Ints) -> boo
 
 
 def insert_all(arrays: InstanceArrays, solution: Solution, placed: Ints, booked: Ints, rows: Ints) -> int:
-    """The makespan when every op of the sequence in turn goes to the device on which it ends first; `NEVER` if none is.
+    """The makespan if every op of the sequence in turn goes to the device where it ends first; `NEVER` if one has none.
 
-    Each goes into the earliest gap that holds it. Ops that move together go where the first of them goes. At first
-    `placed` is 0 for every unit; `booked` and `rows` are for devices as `Solution.busy` and `uses` for link directions.
+    Each op fills the earliest gap that holds it. Its whole unit goes to the device of the first op. At first `placed`
+    is 0 for every unit; `booked` and `rows` are for devices what `Solution.busy` and `uses` are for link directions.
     """
     ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
     begin_run(solution)
@@ -180,8 +177,8 @@ def insert_all(arrays: InstanceArrays, solution: Solution, placed: Ints, booked:
 
 
 DONE, MISSING, KEY, BY_KEY, RELEASED = range(5)
-"""Columns of `Desk.ops`: whether an op has run, how many arcs from ops that have not reach it, and its key: its place
-in the order of preference. The others are vectors of their own: the op of a key, and ops that are to be queued."""
+"""Columns of `Desk.ops`: whether the op has run, the number of arcs from ops not yet run, and its key, the op's place
+in the order of preference. Two other columns are vectors of their own: the op of a key, and ops to be queued."""
 
 
 class Desk(NamedTuple):
@@ -190,11 +187,11 @@ class Desk(NamedTuple):
     Attributes
     ----------
     placed
-        [unit] → 1 where it is decided.
+        [unit] → 1 if its device is decided.
     arrival
-        [op, device] → when its inputs are there.
+        [op, device] → arrival of its inputs.
     heaps, rows
-        For each device the ops to come, by arrival and key; then for each its ready ops, by key; and their lengths.
+        For each device its future ops by arrival and key; then for each its ready ops by key; and the heaps' lengths.
     """
 
     placed: Ints
@@ -205,7 +202,7 @@ class Desk(NamedTuple):
 
 
 def new_desk(arrays: InstanceArrays, order: Ints) -> Desk:
-    """An empty one; ops of no time are preferred to all others, then they are as in `order`."""
+    """An empty desk; zero-time ops come first, then the others as in `order`."""
     (count, devices), takes_none = arrays.ticks.shape, arrays.ticks.max(axis=1) == 0
     ops = np.zeros((count, RELEASED + 1), np.int64)
     ops[:, BY_KEY] = order[np.argsort(~takes_none[order], kind="stable")]
@@ -235,7 +232,7 @@ def _may_run(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, he
 
 
 def _count_missing(arrays: InstanceArrays, desk: Desk) -> tuple[int, int]:
-    """Count the arcs that reach each op, and list the ops that wait for none: how many are to run, and those."""
+    """Count the arcs into each op; return the number of ops to run, and of ops listed because they wait for none."""
     left, released = 0, 0
     for op in range(desk.ops.shape[0]):
         desk.ops[op, DONE] = arrays.ops[op, IS_SOURCE]
@@ -253,7 +250,7 @@ def _count_missing(arrays: InstanceArrays, desk: Desk) -> tuple[int, int]:
 
 
 def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int) -> None:
-    """Queue an op whose inputs are all scheduled wherever it may run."""
+    """Queue an op whose inputs are all scheduled on every allowed device."""
     for here in range(desk.arrival.shape[1]):
         if _may_run(arrays, solution, desk, op, here):
             desk.arrival[op, here] = expect(arrays, solution, op, here, desk.placed)
@@ -261,7 +258,7 @@ def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int) ->
 
 
 def _free(arrays: InstanceArrays, desk: Desk, first: int, limit: int, released: int) -> int:
-    """Count one arc less into each op of a list, and append those that wait for none to the released; their number."""
+    """Remove one arc into each op of a list, and append ops that wait for none to the released; return their number."""
     for number in range(first, limit):
         reader = arrays.lists[number]
         desk.ops[reader, MISSING] -= 1
@@ -272,7 +269,7 @@ def _free(arrays: InstanceArrays, desk: Desk, first: int, limit: int, released: 
 
 
 def _find_released(arrays: InstanceArrays, desk: Desk, op: int) -> int:
-    """List the ops that waited for an op only; how many these are."""
+    """List the ops that waited only for this op; return their number."""
     released = 0
     for number in range(arrays.ops[op, WRITES], arrays.ops[op, WRITES + 1]):
         request = arrays.lists[number]
@@ -282,7 +279,7 @@ def _find_released(arrays: InstanceArrays, desk: Desk, op: int) -> int:
 
 
 def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tuple[int, int]:
-    """The device that decides next, and when; -1 if no queue holds an op."""
+    """The device that decides next, and its time; -1 if all queues are empty."""
     best, soonest, count = -1, NEVER, desk.arrival.shape[1]
     for here in range(count):
         ready = count + here
@@ -299,7 +296,7 @@ def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tu
 
 
 def _drop_void(arrays: InstanceArrays, solution: Solution, desk: Desk, heap: int, column: int, here: int) -> None:
-    """Drop ops that may not run on a device any more from the top of a heap, whose column has their keys."""
+    """Drop ops that are no longer allowed on a device from the top of a heap, whose column has their keys."""
     while desk.rows[heap]:
         if _may_run(arrays, solution, desk, desk.ops[desk.heaps[heap, 0, column], BY_KEY], here):
             break
@@ -327,10 +324,7 @@ def _choose(arrays: InstanceArrays, solution: Solution, desk: Desk, here: int, n
 
 
 def work_on(arrays: InstanceArrays, solution: Solution, desk: Desk) -> int:
-    """The makespan when no device idles while an op could run on it; `NEVER` if memory or allowed devices do not do.
-
-    Of all devices the one whose next decision is earliest decides next.
-    """
+    """The makespan if no device idles while an op could run on it; `NEVER` if memory or allowed devices prevent it."""
     counts, used, free = solution.counts, solution.used, solution.free
     begin_run(solution)
     for here in range(used.shape[0]):

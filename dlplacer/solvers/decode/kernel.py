@@ -1,11 +1,11 @@
 """Kernels: an instance as tables, a schedule in the making, transfers into gaps of links, the run of a sequence.
 
-A solution is a device for every op and a sequence of all ops but sources. It is run as `in_sequence` does: each op
-starts when its device is free and its inputs are there, which are sent when its turn comes, into the first gap on the
-links of the route on which they arrive first. All times are ticks.
+A solution is a device for every op and a sequence of all ops but sources. It runs as in `in_sequence`: each op starts
+when its device is free and its inputs have arrived. Inputs are sent at the op's turn, by the route on which they arrive
+first, into the first gap on its links. All times are ticks.
 
-Compiled code passes every array by value, fields and all: few tables with named columns compile and run many times
-faster than many vectors. It copies element by element: numba takes a second or more for each slice that is assigned to.
+Compiled code passes every array by value, so a few tables with named columns compile and run much faster than many
+vectors. It copies element by element, because numba takes a second or more to compile each assignment to a slice.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,15 +23,15 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 UNLIMITED = 2**60
-"""Stands for the memory of a device without limit."""
+"""Memory of a device without limit."""
 
 _MOST_WITH_DETOURS = 8
-"""Devices up to which routes besides the quickest are listed: each pair takes a search of its own for them."""
+"""Devices up to which several routes per pair are listed: each pair takes a search of its own."""
 
 IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES = 0, 1, 2, 4, 6, 8
-"""Columns of `InstanceArrays.ops`: whether an op starts at 0 wherever it is, its block, and the first of two limits of
-lists: ops that it waits for without reading from them (the barrier's arcs), those that wait for it so, requests that it
-reads, and requests that it is the source of."""
+"""Columns of `InstanceArrays.ops`: whether it is a source, its block, and the first of two limits of lists: ops it
+waits for without input (the barrier's arcs), ops that wait for it likewise, requests it reads, and requests it
+produces."""
 
 SOURCE, CLASS, READERS = 0, 1, 2
 """Columns of `InstanceArrays.requests`: producer, class of its size, and the first of two limits of its readers."""
@@ -40,8 +40,7 @@ BYTES, MEMBERS = 0, 1
 """Columns of `InstanceArrays.units`: footprint, and the first of two limits of its ops."""
 
 FIRST_HOLD = 2
-"""`InstanceArrays.segments`: ticks are column 0 + column 1 × bytes; from here two limits of its rows in
-`InstanceArrays.holds`."""
+"""`InstanceArrays.segments`: ticks are column 0 + column 1 × bytes; then two limits of its rows in `holds`."""
 
 
 class InstanceArrays(NamedTuple):
@@ -54,13 +53,13 @@ class InstanceArrays(NamedTuple):
     sizes, capacity
         [request] → bytes, and [device] → bytes.
     allowed
-        [unit, device] → 1 where all its ops may run.
+        [unit, device] → 1 if all its ops may run there.
     routes
-        [class of sizes, source, target] → number of the quickest route, and how many routes there are from it on.
+        [class of sizes, source, target] → number of the quickest route, and of routes from it on.
     segments_at
         [route] → its first route segment.
     holds
-        Link direction, and two lines over the bytes: from and to which tick after the segment's start it is held.
+        Link direction, and two lines over the bytes: first and last tick of its use after the segment's start.
     """
 
     ticks: Ints
@@ -84,7 +83,7 @@ _RouteTables = tuple[Ints, Ints, Floats, Floats]
 
 
 def tables_of(instance: Instance) -> InstanceArrays:
-    """The tables of an instance, made once."""
+    """The tables of an instance, computed once."""
     if "tables" not in instance.known:
         instance.known["tables"] = _build_tables(instance)
     return instance.known["tables"]  # type: ignore[no-any-return]
@@ -134,7 +133,7 @@ def _build_tables(instance: Instance) -> InstanceArrays:
 
 
 def _without_links(instance: Instance) -> tuple[Sequence[_Request], _RouteTables]:
-    """An output to all that it reaches with the same delays is one request; each pair of devices has one route."""
+    """Requests and one route per device pair; an output's readers with equal delays share a request."""
     matrices: dict[int, tuple[int, Sequence[Sequence[int]]]] = {}
     requests: dict[tuple[int, int], list[int]] = {}
     for op, arcs in enumerate(instance.successors):
@@ -166,20 +165,17 @@ _of_table: WeakKeyDictionary[RouteTable, tuple[dict[int, int], _RouteTables, lis
 
 
 def hops_of(instance: Instance, segment: int) -> Hops:
-    """The links of the route that a segment belongs to, segment by segment; none where no route leads."""
+    """The links of a segment's route, segment by segment; empty if there is no route."""
     assert instance.traffic is not None
     number = np.searchsorted(tables_of(instance).segments_at, segment, side="right") - 1
     return _of_table[instance.traffic.routes][2][number]
 
 
 def _timed(routes: RouteTable, device_count: int) -> tuple[dict[int, int], _RouteTables, list[Hops]]:
-    """Size → class, the routes, and their links.
-
-    The ticks of a route are linear in the bytes, but for rounding: two sizes tell the line.
-    """
+    """Size → class, the routes, and their links; two sizes define the line of a route's ticks."""
     alike, sizes_bytes, above = dict[int, list[int]](), routes.problem.sizes_bytes, not routes.problem.exact
     for size, same in enumerate(routes.problem.routes):
-        # Tensors of these sizes take the same routes of least delay between all devices.
+        # Tensors of these sizes take the same least-delay routes between all devices.
         alike.setdefault(id(same), []).append(size)
     table = np.zeros((max(1, len(alike)), device_count, device_count, 2), np.int64)
     found, segments_at, segments, holds = list[Hops](), [0], list[tuple[float, ...]](), list[tuple[float, ...]]()
@@ -213,7 +209,7 @@ def _timed(routes: RouteTable, device_count: int) -> tuple[dict[int, int], _Rout
 
 
 def _line(ends: tuple[int, int], low: int, high: int, above: bool = False) -> tuple[float, float]:
-    """Base and slope of a line through two values of ticks that is nowhere above the others, or nowhere below them.
+    """Base and slope of a line through two values of ticks that bounds the others from above, or from below.
 
     Ticks may be rounded down. Then they lie between the line through two of them and that line plus one.
     """
@@ -224,21 +220,21 @@ def _line(ends: tuple[int, int], low: int, high: int, above: bool = False) -> tu
 
 
 DEVICE, PLACE, START, END, PATH, DEVICE_BEFORE, PATH_BEFORE = range(7)
-"""Columns of `Solution.ops`: device, place in the sequence (-1 for sources), its times, ticks from its start to the end
-of the schedule along the longest path, and its device and its path before annealing moved it."""
+"""Columns of `Solution.ops`: device, place in the sequence (-1 for sources), start, end, longest path from the op's
+start to the end of the schedule, and its device and path before annealing moved it."""
 
 ARRIVAL, LAST_LEG, ARRIVAL_RUN = range(3)
-"""Columns of `Solution.arrivals`: when a request is on a device, its last leg, and in which run it was sent."""
+"""Columns of `Solution.arrivals`: arrival of a request on a device, its last leg, and the run in which it was sent."""
 
 REQUEST, TARGET, SEGMENT, SEGMENT_LIMIT, BEGIN, ASKED_AT, LEG_PATH, PREVIOUS = range(8)
-"""Columns of `Solution.legs`: request, device, route segment, the first one that is not of its route, start, place
-whose op asked for it, longest path from its start, the leg before it on its route (-1: none)."""
+"""Columns of `Solution.legs`: request, device, route segment, the first segment after its route, start, place of the op
+that required it, longest path from its start, the previous leg on its route (-1: none)."""
 
 FROM, TO, LEG = range(3)
-"""Columns of `Solution.busy`: a use of a link direction."""
+"""Columns of `Solution.busy`: the uses of a link direction."""
 
 LEGS, RUN, MAKESPAN, CRITICAL, OVERFLOW = range(5)
-"""`Solution.counts`; `OVERFLOW` is 1 if a table was too small."""
+"""Columns of `Solution.counts`; `OVERFLOW` is 1 if a table was too small."""
 
 NEVER = 2**62
 
@@ -253,13 +249,13 @@ class Solution(NamedTuple):
     busy, uses
         [link direction, use, column], and the number of uses.
     critical
-        Ops at which a critical path may be shortened.
+        Ops where a move may shorten a critical path.
     moved
         Units that annealing moves at once.
     used, free
-        [device] → bytes, and a vector for use inside.
+        [device] → bytes, and a vector for internal use.
     unsent
-        A heap for use inside, of requests that an op still waits for: end of the producer, place in the op's list.
+        A heap for internal use: requests still to be sent for an op, by end of the producer and place in the op's list.
     """
 
     ops: Ints
@@ -277,16 +273,13 @@ class Solution(NamedTuple):
 
 
 _FIRST_WIDTH, _MOST_MOVED = 64, 32
-"""Uses of a link direction for which tables have room at first, and the most units that move at once."""
+"""Initial capacity of tables in uses of a link direction, and the most units that move at once."""
 
 
 def filled(
     instance: Instance, devices: Ints, sequence: Ints, build: Callable[[Solution], int], width: int = _FIRST_WIDTH
 ) -> tuple[Solution, int]:
-    """Tables with the run that `build` makes, and its makespan; larger ones until they hold it.
-
-    The first have room for `width` uses of a link direction.
-    """
+    """Tables with the run made by `build`, and its makespan; the initial `width` grows until they hold the run."""
     while True:
         solution = _empty(tables_of(instance), devices, sequence, width)
         makespan = build(solution)
@@ -296,7 +289,7 @@ def filled(
 
 
 def transfers(instance: Instance, solution: Solution) -> list[ScheduledTransfer]:
-    """The transfers of a run; none where there is no traffic."""
+    """The transfers of a run; empty if there is no traffic."""
     traffic, found = instance.traffic, list[ScheduledTransfer]()
     if traffic is None:
         return found
@@ -312,7 +305,7 @@ def transfers(instance: Instance, solution: Solution) -> list[ScheduledTransfer]
 
 
 def _empty(arrays: InstanceArrays, devices: Ints, sequence: Ints, width: int) -> Solution:
-    """Tables for a solution that has not been run, with room for `width` uses of every link direction."""
+    """Tables for a solution before its run, with room for `width` uses of every link direction."""
     count, device_count = arrays.ticks.shape
     resources = int(arrays.holds[:, 0].max(initial=-1)) + 1
     table = np.zeros((count, PATH_BEFORE + 1), np.int64)
@@ -338,11 +331,11 @@ def _empty(arrays: InstanceArrays, devices: Ints, sequence: Ints, width: int) ->
 
 
 FIRST, SECOND = 0, 1
-"""Columns of a row: what it is sorted by first, and then."""
+"""Columns of a heap's row: primary and secondary sort key."""
 
 
 def push(heaps: Ints, heap: int, count: int, first: int, second: int) -> None:
-    """Add to a heap of so many rows, the least first."""
+    """Add a row to a heap of `count` rows, the least first."""
     row = count
     while row > 0:
         above = (row - 1) >> 1
@@ -354,7 +347,7 @@ def push(heaps: Ints, heap: int, count: int, first: int, second: int) -> None:
 
 
 def pop(heaps: Ints, heap: int, count: int) -> None:
-    """Take the first row out of a heap of so many."""
+    """Remove the first row of a heap of `count` rows."""
     last, row, below = count - 1, 0, 1
     first, second = heaps[heap, last, 0], heaps[heap, last, 1]
     while below < last:
@@ -376,7 +369,7 @@ def line(lines: Floats, row: int, column: int, size: float) -> int:
 
 
 def begin_run(solution: Solution) -> None:
-    """Forget the last run."""
+    """Clear the last run."""
     solution.counts[RUN] += 1
     solution.counts[LEGS] = 0
     for link in range(solution.uses.shape[0]):
@@ -398,7 +391,7 @@ def first_after(busy: Ints, link: int, count: int, column: int, tick: int) -> in
 
 
 def first_gap(busy: Ints, link: int, count: int, begin: int, ticks: int) -> int:
-    """The first moment from `begin` on from which a link direction is free for so long."""
+    """The first tick from `begin` on at which a link direction is free for `ticks`."""
     use = first_after(busy, link, count, TO, begin)
     while use < count and busy[link, use, FROM] < begin + ticks:
         begin = max(begin, busy[link, use, TO])
@@ -407,10 +400,7 @@ def first_gap(busy: Ints, link: int, count: int, begin: int, ticks: int) -> int:
 
 
 def book(busy: Ints, uses: Ints, link: int, begin: int, end: int, leg: int) -> bool:
-    """Enter a use of a link direction; whether there was room in the table.
-
-    Uses are in the order of their begins, and of their ends: one of no time comes before one that begins with it.
-    """
+    """Record a use of a link direction, sorted by begin and then end; False if the table is full."""
     place = uses[link]
     if place == busy.shape[1]:
         return False
@@ -427,7 +417,6 @@ def book(busy: Ints, uses: Ints, link: int, begin: int, end: int, leg: int) -> b
 
 
 def _segment_start(arrays: InstanceArrays, solution: Solution, segment: int, size: float, ready: int) -> int:
-    """When a route segment can start at the earliest."""
     first, limit = int(arrays.segments[segment, FIRST_HOLD]), int(arrays.segments[segment, FIRST_HOLD + 1])
     moved = True
     while moved:
@@ -444,7 +433,7 @@ def _segment_start(arrays: InstanceArrays, solution: Solution, segment: int, siz
 def best_route(
     arrays: InstanceArrays, solution: Solution, request: int, source: int, target: int, ready: int
 ) -> tuple[int, int]:
-    """The route on which a request that is ready on one device arrives on another first, and when."""
+    """The route on which a request ready on one device arrives first on another, and the arrival."""
     size, kind = arrays.sizes[request], arrays.requests[request, CLASS]
     first, count = arrays.routes[kind, source, target, 0], arrays.routes[kind, source, target, 1]
     best, arrival = first, NEVER
@@ -453,7 +442,7 @@ def best_route(
         for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
             time += line(arrays.segments, segment, 0, size)
         if time >= arrival:
-            # Routes come by rising delay: the others arrive no earlier even where nothing is in their way.
+            # Routes are sorted by delay: the others arrive no earlier even without contention.
             break
         time = ready
         for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
@@ -465,7 +454,7 @@ def best_route(
 
 
 def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int, ready: int, at: int) -> int:
-    """Send a request by the route on which it arrives first; when it arrives."""
+    """Send a request by its earliest-arriving route; return its arrival."""
     counts, legs, size = solution.counts, solution.legs, arrays.sizes[request]
     source, time, previous = solution.ops[arrays.requests[request, SOURCE], DEVICE], ready, -1
     route = arrays.routes[arrays.requests[request, CLASS], source, target, 0]
@@ -493,7 +482,7 @@ def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int,
 
 
 def receive(arrays: InstanceArrays, solution: Solution, op: int, at: int) -> int:
-    """When all that an op reads is on its device, sent now if it has not been, by the ends of the producers."""
+    """Tick at which all inputs of an op are on its device; inputs not yet sent leave now, by their producers' ends."""
     ops, arrivals, lists, unsent = solution.ops, solution.arrivals, arrays.lists, solution.unsent
     here, latest, count = ops[op, DEVICE], 0, 0
     for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
@@ -515,10 +504,10 @@ def receive(arrays: InstanceArrays, solution: Solution, op: int, at: int) -> int
 
 
 def run_all(arrays: InstanceArrays, solution: Solution, most: int) -> int:
-    """The makespan of the sequence; `NEVER` if it gets above `most`.
+    """The makespan of the sequence; `NEVER` if it exceeds `most`.
 
-    It is given up as soon as an op starts so late that, with the longest path that followed it before the last move, it
-    would end above `most`. If the move also shortens what follows, a good one may be lost so.
+    The run stops when an op's start plus its longest path before the last move exceeds `most`. If the move also
+    shortens that path, a good move may thereby be lost.
     """
     ops, free, counts, makespan = solution.ops, solution.free, solution.counts, 0
     begin_run(solution)

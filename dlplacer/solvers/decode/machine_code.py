@@ -1,7 +1,7 @@
-"""Kernels in machine code: plain functions, compiled by numba from their own source, and kept for the next process.
+"""Kernels in machine code: plain functions that numba compiles from their source and caches on disk.
 
-A kernel works on tables of integers and calls functions of this package only. Compiled, it takes a hundredth of the
-time of Python, after half a second to load it, or ten seconds to compile it.
+A kernel works on integer tables and calls functions of this package only. Compiled, it is about a hundred times faster
+than Python, but takes half a second to load or ten seconds to compile.
 """
 
 import hashlib
@@ -23,20 +23,20 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _WORTH_LOADING = 150
-"""Ops × devices from which a schedule by rule is worth the loading of its code."""
+"""Ops × devices above which a schedule by rule justifies loading its code."""
 
 
 def ask() -> None:
-    """For kernels: as Python they end when time is up, unless the clock counts work, which machine code would go on."""
+    """Check the deadline in kernels run as Python, unless the clock counts work: machine code would then go on."""
     if not counts_work():
         ask_time()
 
 
 def run(kernel: Callable[_P, _T], fast: bool, *arguments: _P.args, **named: _P.kwargs) -> _T:
-    """The result of a kernel, in machine code if `fast`: then other threads run meanwhile."""
+    """The result of a kernel; in machine code if `fast`, which lets other threads run meanwhile."""
     if fast:
         return machine_code(kernel)(*arguments, **named)  # type: ignore[no-any-return]
-    # Elements of memory views are integers of Python, with which it counts three times as fast as with numpy's.
+    # Memory views yield Python integers, which are three times as fast as numpy's.
     return kernel(*map(_viewed, arguments), **named)
 
 
@@ -45,19 +45,19 @@ _kept = Event()
 
 
 def is_fast(size: int) -> bool:
-    """True if machine code is kept and there is much to do: so many ops × devices."""
+    """True if kernels are compiled and the work, in ops × devices, justifies loading them."""
     return size > _WORTH_LOADING and is_kept()
 
 
 def is_kept() -> bool:
-    """True if kernels need not be compiled any more, so that a first call takes a moment instead of seconds."""
+    """True if all kernels are compiled, so that a first call takes a moment instead of seconds."""
     if not _kept.is_set() and _marker().exists():
         _kept.set()
     return _kept.is_set()
 
 
 def keep() -> None:
-    """Note that all kernels are compiled."""
+    """Record that all kernels are compiled."""
     _kept.set()
     if _can_write():
         _marker().touch()
@@ -74,10 +74,9 @@ def _can_write() -> bool:
 
 @cache
 def _marker() -> Path:
-    """The file that says that all kernels are compiled, in the folder of this version's machine code.
+    """The file that marks all kernels as compiled, in a folder per version and place of installation.
 
-    A folder for each version: numba asks whether a function's own file has changed, not whether those that it calls
-    have; and for each place where it is installed, as numba looks up no function that was compiled from another path.
+    Numba checks a function's own file but not its callees' files, and finds no function compiled from another path.
     """
     folders = (Path(__file__).parents[1] / name for name in ("decode", "local_search"))
     files = sorted(file for folder in folders for file in folder.glob("*.py"))
@@ -89,9 +88,9 @@ def _marker() -> Path:
 
 @cache
 def machine_code(kernel: Callable[_P, _T], inner: bool = False) -> Callable[_P, _T]:
-    """A kernel in machine code, which allocates nothing and leaves the interpreter's lock to others.
+    """A kernel in machine code, which allocates nothing and releases the interpreter lock.
 
-    An inner one is called by machine code only, and compiled and kept with its callers.
+    An inner kernel is called by machine code only, and is compiled and cached with its callers.
     """
     import numba
 
@@ -102,11 +101,11 @@ def machine_code(kernel: Callable[_P, _T], inner: bool = False) -> Callable[_P, 
         if isinstance(called, FunctionType) and called.__module__.startswith("dlplacer.solvers."):
             names[name] = machine_code(_never_ask if called is ask else called, inner=True)
     copy = FunctionType(kernel.__code__, names, kernel.__name__, kernel.__defaults__)
-    njit: Any = numba.njit  # its types do not know all options
+    njit: Any = numba.njit  # its type stubs lack some options
     settings: Any = numba.config
     before, settings.CACHE_DIR = settings.CACHE_DIR, str(_marker().parent)
     try:
-        # Counting the references to the two dozen arrays of their tables at each call takes half of a run.
+        # Without NRT: counting references to the tables' arrays at each call would take half of a run.
         compiled = njit(cache=not inner and _can_write(), nogil=True, error_model="numpy", _nrt=False)(copy)
     finally:
         settings.CACHE_DIR = before

@@ -1,4 +1,4 @@
-"""Cut ops: where a graph falls into segments that run one after another."""
+"""Cut ops, which divide a graph into segments that run one after another."""
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,16 +10,15 @@ from dlplacer.solvers.instance.instance import Arcs, Delay, Instance
 from dlplacer.solvers.instance.time_limit import now
 
 _LARGEST_SERIES, _LARGEST_REFINED = 120, 60
-"""Ops up to which segments are joined into a series, and up to which parts of a larger segment are kept: CP-SAT proves
-62 ops in seconds, and its disjunctive loses its precedence literals above 60 intervals per device."""
+"""Most ops of a joined series, and of the parts of a larger segment that are kept: CP-SAT proves about 60 ops in
+seconds, and above 60 intervals per device its disjunctive loses its precedence literals."""
 
 
 @dataclass(frozen=True)
 class GraphSegment:
     """The ops from a cut op to the next, in topological order; the first segment `begins` without a cut op.
 
-    Its instance has these ops alone, without memory, the last one in no time: its makespan is the time from the start
-    of the first cut op to the start of the last.
+    Its instance has no memory, and its last op no time: the makespan is the time between the starts of the cut ops.
     """
 
     ops: tuple[int, ...]
@@ -29,28 +28,23 @@ class GraphSegment:
 
 @dataclass(frozen=True)
 class Series:
-    """Segments, by their numbers, whose placements are coupled by colocation, to be solved together.
-
-    In its instance they run one after another: its makespan is the sum of theirs.
-    """
+    """Segments, by number, that colocation couples; in the instance they run in sequence, so their makespans add up."""
 
     segments: tuple[int, ...]
     instance: Instance
 
 
 def find_segments(instance: Instance, last: int, seconds: float = 1.0) -> list[GraphSegment]:
-    """The segments of the ops that lead to `last`, sources of zero time left out.
+    """The segments of the ops that lead to `last`, without zero-time sources.
 
-    A cut op is before or after every other one of these ops. So all that lead to it end before it starts, and all that
-    follow start after it ends: segments run one after another, and the start of `last` is no earlier than the sum of
-    their makespans. (What leads into a segment from farther back, or from sources, is left out, which lengthens
-    nothing; and so is what only the barrier waits for, which would be beside every cut op before it.)
+    A cut op is before or after every other one of these ops. All ops that lead to it end before it starts, and all that
+    follow start after it ends. So segments run one after another, and `last` starts no earlier than the sum of their
+    makespans. Arcs into a segment from farther back or from sources are omitted, which lengthens nothing. So are ops
+    that only the barrier waits for, which are unordered with every cut op before it.
 
-    What is left out may be any op: a segment too large to be solved falls apart without those of its ops that have the
-    most slack, such as what the forward pass prepares for the backward pass alone. The time is for the bounds that tell
-    the slack.
+    Any op may be omitted: a segment too large to solve is divided by dropping its ops of most slack, such as those that
+    the forward pass prepares for the backward pass alone. `seconds` limits the bounds that measure the slack.
     """
-    # On Inception's training graph this leaves 65 segments, else 34.
     instance = _without_leaves(instance)
     ops = reached(instance.predecessors, instance.order[::-1], last, instance.sources)[::-1]
     return list(_fallen_apart(instance, ops, _LARGEST_SERIES, now() + seconds))
@@ -59,7 +53,7 @@ def find_segments(instance: Instance, last: int, seconds: float = 1.0) -> list[G
 def _fallen_apart(
     instance: Instance, ops: Sequence[int], largest: int, stop_at: float, begins: bool = True
 ) -> Iterator[GraphSegment]:
-    """The segments of some ops in topological order, all of which lead to the last; refined above the largest size."""
+    """The segments of ops that all lead to the last, in topological order; segments above `largest` are refined."""
     for before, cut in pairwise([-1, *_comparable(instance, ops)]):
         chosen = ops[max(before, 0) : cut + 1]
         if len(chosen) > 1:
@@ -68,10 +62,10 @@ def _fallen_apart(
 
 
 def _refined(instance: Instance, segment: GraphSegment, stop_at: float) -> Iterator[GraphSegment]:
-    """The segments into which a large one falls without the ops of most slack; itself if it does not.
+    """The segments of a large one without its ops of most slack; the segment itself if it has no cut ops inside.
 
-    Heads know more than paths: an op that waits for one of two tensors, whatever their devices, may have less slack
-    than both producers. Ops then on no path any more are left out too, as the rows of a segment count on its inputs.
+    Heads are stronger than paths: an op that waits for one of two tensors, on any devices, may have less slack than
+    both producers. Ops then left on no path are dropped too, because the rows of a segment rely on its inputs.
     """
     if now() > stop_at:
         yield segment
@@ -92,7 +86,7 @@ def _refined(instance: Instance, segment: GraphSegment, stop_at: float) -> Itera
 
 
 def _on_paths(instance: Instance, ops: Sequence[int], begins: bool) -> list[int]:
-    """The given ops, in topological order, that are on a path among them from the first, or from any, to the last."""
+    """The given ops, in topological order, on a path among them from the first op, or any if `begins`, to the last."""
     reached, leading = set(ops if begins else ops[:1]), set(ops[-1:])
     for op in ops:
         if not reached.isdisjoint(source for source, _ in instance.predecessors[op]):
@@ -104,11 +98,7 @@ def _on_paths(instance: Instance, ops: Sequence[int], begins: bool) -> list[int]
 
 
 def couple(instance: Instance, segments: Sequence[GraphSegment]) -> list[Series]:
-    """The segments in series: together where a colocation group runs inside both, or where their cut ops pair up.
-
-    Any grouping gives a valid bound. This one keeps what a forward segment and its backward share, but joins no series
-    that would be too large to solve.
-    """
+    """Series of segments that share a group inside or colocated cut ops, up to a size; any grouping bounds validly."""
     users: dict[object, list[int]] = {}
     for number, segment in enumerate(segments):
         inner = segment.ops[:-1] if segment.begins else segment.ops[1:-1]
@@ -119,7 +109,7 @@ def couple(instance: Instance, segments: Sequence[GraphSegment]) -> list[Series]
         for key in keys:
             users.setdefault(key, []).append(number)
     series = {number: [number] for number in range(len(segments))}
-    # Pairs first: a group that runs through many segments would use up the allowed size before them.
+    # Pairs first: a group in many segments would use up the allowed size.
     for numbers in sorted(users.values(), key=len):
         joined = sorted({other for number in numbers for other in series[number]})
         if sum(len(segments[number].ops) for number in joined) <= _LARGEST_SERIES:
@@ -131,10 +121,10 @@ def couple(instance: Instance, segments: Sequence[GraphSegment]) -> list[Series]
 
 
 def with_traffic(instance: Instance, segments: Sequence[GraphSegment], several: Sequence[Series]) -> list[Series]:
-    """Series with what is sent inside their segments.
+    """Series with the transfers inside their segments.
 
-    What is sent between ops of one segment is sent between the starts of its cut ops, so the makespans of all series
-    still add up to a bound: other traffic on the links is left out, which lengthens nothing.
+    Transfers between ops of one segment run between the starts of its cut ops, so the makespans of all series still add
+    up to a bound: other traffic is omitted, which lengthens nothing.
     """
     if instance.traffic is None:
         return list(several)
@@ -158,7 +148,7 @@ def with_traffic(instance: Instance, segments: Sequence[GraphSegment], several: 
 
 
 def reached(arcs: Arcs, order: Sequence[int], op: int, barred: Container[int] = ()) -> list[int]:
-    """An op and all others to which arcs lead from it, in an order of all that these arcs obey."""
+    """An op and all others to which arcs lead from it, in `order`, which these arcs must obey."""
     found = {op}
     for source in order:
         if source in found:
@@ -169,9 +159,9 @@ def reached(arcs: Arcs, order: Sequence[int], op: int, barred: Container[int] = 
 def _comparable(instance: Instance, ops: Sequence[int]) -> list[int]:
     """Positions of the ops that are before or after every other one, in time linear in the arcs.
 
-    Proof: let ops be numbered in topological order. If every op before number v has an arc to one of at most v, then
-    following such arcs from any of them ends at v, so all of them lead to v; and where one has none, it does not lead
-    to v, as arcs only go up. The same holds backwards for the ops after v.
+    Proof: number the ops in topological order. If every op before number v has an arc to an op of number at most v,
+    then following such arcs from any of them ends at v, so all lead to v. If an op has no such arc, it does not lead to
+    v, because arcs only go up. The same holds backwards for the ops after v.
     """
     number, count = {op: position for position, op in enumerate(ops)}, len(ops)
     first_after = (min((number.get(end, count) for end, _ in instance.successors[op]), default=count) for op in ops)
@@ -182,7 +172,7 @@ def _comparable(instance: Instance, ops: Sequence[int]) -> list[int]:
 
 
 def _without_leaves(instance: Instance) -> Instance:
-    """The instance in which the barrier does not wait for what nothing else reads, unless that is all."""
+    """The instance whose barrier does not wait for ops without other readers, unless it waits for these only."""
     barrier = instance.barrier
     if barrier is None:
         return instance
@@ -198,7 +188,7 @@ def _without_leaves(instance: Instance) -> Instance:
 
 
 def relaxed(instance: Instance, ops: Sequence[int], instant: int) -> Instance:
-    """The instance of some ops without memory rules, the one at position `instant` in no time."""
+    """The instance of some ops without memory rules; the op at position `instant` takes no time."""
     part, count = instance.restricted(ops), instance.device_count
     duration = list(part.duration)
     duration[instant] = (0,) * count
@@ -207,7 +197,7 @@ def relaxed(instance: Instance, ops: Sequence[int], instant: int) -> Instance:
 
 
 def _in_series(instance: Instance, segments: Sequence[GraphSegment]) -> Instance:
-    """Segments joined by arcs without delay from the last op of each to the first of the next."""
+    """Segments joined by zero-delay arcs from the last op of each to the first of the next."""
     if len(segments) == 1:
         return segments[0].instance
     nothing: Delay = ((0,) * instance.device_count,) * instance.device_count

@@ -1,8 +1,8 @@
-"""Series decomposition: the segments between cut ops solved one by one, and put together again.
+"""Series decomposition: solve the segments between cut ops one by one, and combine their schedules.
 
-The sum of the segments' bounds bounds the whole. Where all devices can be swapped, memory does not bind and nothing
-but the chain of cut ops joins the series of segments, their best schedules also fit together, and the sum is the
-optimum. In all other cases what is put together is only a candidate, whose true makespan counts.
+The sum of the segments' bounds bounds the whole. If all devices can be swapped, memory does not bind and only the chain
+of cut ops joins the series, then their best schedules also combine, and the sum is the optimum. Otherwise a combined
+schedule is only a candidate, and its true makespan counts.
 """
 
 from collections import Counter
@@ -45,43 +45,42 @@ from dlplacer.solvers.local_search.anneal import anneal_schedule
 from dlplacer.solvers.local_search.compile_ahead import compiled_in_time
 
 _FIND_SHARE, _BOUND_SHARE, _PART_BOUND_S = 0.25, 0.1, 0.5
-"""Of the time that is left, to find segments and for bounds of the whole after a round; seconds for those of a part."""
+"""Shares of the time left, to find segments and for bounds of the whole after a round; seconds for a part's bounds."""
 
 _SHARES, _WORK, _GROWTH = (0.5, 0.4, 0.2), (0.1, 0.4), 4.0
-"""For series without transfers, then with them: share of the time, deterministic seconds of CP-SAT per series in the
-first round, and the factor for every further one. The last share is for series that send least."""
+"""Without transfers, then with them: share of the time, deterministic CP-SAT seconds per series in the first round, and
+growth per further round. The last share is for series that minimise communication."""
 
 _SLACKS, _NEAR, _PATIENCE = (0.0, 0.01, 0.03), 0.1, 2
-"""Shares by which a series may take longer than its best schedule to send less; share by which schedules of such series
-may be above the best plan; passes in a row that may bring nothing."""
+"""Shares by which a series may exceed its best schedule to send less; share by which combined schedules may exceed the
+best plan; successive passes without success."""
 
 _RESTARTS, _LARGEST_SEARCH = 30, 250
-"""Randomized restarts ahead of CP-SAT, and ops above which a series is not searched: CP-SAT proves 62-op series in
-seconds, not 122 ops in a minute."""
+"""Randomized restarts before CP-SAT, and ops above which a series is not searched: CP-SAT proves about 60 ops in
+seconds."""
 
 _SUFFIX_SIZES, _SUFFIX_SHARE, _SUFFIX_WORK = (15, 30, 60), 0.05, 1.0
-"""Working ops of the suffixes that are solved, share of time and deterministic seconds for each. Larger ones bound more
-but are proven less often."""
+"""Working ops of the suffixes to solve, and share of time and deterministic seconds for each. Larger suffixes bound
+more but are proven less often."""
 
 _OFTEN = 4
-"""Times per device from which a series comes again and again."""
+"""Occurrences per device above which a series counts as repeated."""
 
 
 _LEAST_WORK, _MOST_S, _ANEW = 0.12, 5.0, 0.25
-"""Deterministic seconds of CP-SAT for a subproblem, seconds should these fail, and the share of known answers that are
-asked for again."""
+"""Deterministic CP-SAT seconds and time limit of a subproblem, and the share of known answers to recompute."""
 
 _CLOSING, _AGAIN_S, _ANNEAL_GAP = 0.005, 0.5, 0.01
-"""For a series that comes again and again: the share by which it may take longer to end where it began, seconds of
-annealing, and the gap from which these are spent."""
+"""For a repeated series: the share by which it may take longer to end on its first device, seconds of annealing, and
+the gap above which annealing runs."""
 
 _Question = tuple[Instance, frozenset[tuple[int, int]]]
-"""A series, and block → device where that is decided."""
+"""A series, and block → device for the decided blocks."""
 
 
 @dataclass
 class Known:
-    """Bounds and best schedule of an instance; `exhausted` if its inexact model is solved: more search is vain."""
+    """Bounds and best schedule of an instance; `exhausted` if its inexact model is solved and more search is vain."""
 
     bounds: Bounds
     incumbent: Incumbent
@@ -94,10 +93,7 @@ class Known:
 
 
 class SegmentChain:
-    """The segments before one op, and how far each series of them is solved; equal ones are solved once.
-
-    Segments of joined series are also series of their own, in `alone`. `known` has an entry for each distinct instance.
-    """
+    """The segments before one op, and results per distinct instance; segments of joined series are also in `alone`."""
 
     def __init__(
         self, instance: Instance, segments: Sequence[GraphSegment], series: Sequence[Series], budget: Budget
@@ -122,7 +118,7 @@ class SegmentChain:
         return chain
 
     def with_traffic(self) -> "SegmentChain":
-        """The same chain with series that have traffic, and begin with what is known of them without."""
+        """The same chain with traffic, started from the results without it."""
         several = with_traffic(self.instance, self.segments, self.series)
         chain = SegmentChain(self.instance, self.segments, several, self.budget)
         chain.known |= self.known
@@ -136,7 +132,7 @@ class SegmentChain:
         return chain
 
     def begin(self, instance: Instance, bounds: Bounds) -> Known:
-        """The bounds and the schedules of list rules of an instance."""
+        """The bounds and list schedules of an instance."""
         incumbent = Incumbent(self.budget_of(self.budget.left_s))
         for rule in (list_schedule, heft) if self.budget.left_s else ():
             incumbent.offer(construct(instance, rule))
@@ -146,21 +142,21 @@ class SegmentChain:
 
     @cached_property
     def repeated(self) -> set[Instance]:
-        """The series that come so often, as that of a layer does, that one good schedule of them decides the whole."""
+        """The series, such as that of a layer, so frequent that one good schedule of them decides the whole."""
         count = Counter(series.instance for series in self.series)
         return {instance for instance, times in count.items() if times > _OFTEN * instance.device_count}
 
     @property
     def open(self) -> list[Series]:
-        """The series whose best schedules are not proven yet, each once, the widest gap first.
+        """The distinct unproven series of moderate size, the widest gap first.
 
-        Segments of joined ones come before: their bounds help to prove the joint one. Very large ones are left out.
+        Segments of joined series come before all series: their bounds help to prove the joint one.
         """
         found = list[Series]()
         for several in (self.alone, self.series):
             distinct = {one.instance: one for one in several if one.instance.op_count <= _LARGEST_SEARCH}
             left = [(self.known[part], one) for part, one in distinct.items()]
-            # Where list rules find no schedule, as between devices that no route joins, none is searched either.
+            # Series without a list schedule, such as those across unjoined devices, are not searched.
             left = [
                 each for each in left if each[0].incumbent.best and not (each[0].exhausted or each[0].incumbent.closed)
             ]
@@ -168,7 +164,7 @@ class SegmentChain:
         return found
 
     def advance(self, work: float, stop_at: float) -> None:
-        """Spend some work on every open series, one per worker at a time, until a moment of the clock (`now`)."""
+        """Spend `work` on every open series, one per worker at a time, until `stop_at` on the clock (`now`)."""
 
         def spend(series: Series, workers: int) -> None:
             left = min(stop_at - now(), self.budget.left_s)
@@ -181,9 +177,8 @@ class SegmentChain:
     def raised(self, bounds: Bounds, seconds: float) -> Bounds:
         """Bounds of the whole, with the heads and tails of cut ops raised by the segments before and after them.
 
-        Proof: a segment's ops run between the starts of its cut ops. So up to a cut op pass at least the bounds of all
-        series that lie before it, and the bounds of the segments before it that belong to other series; and the same
-        after it.
+        Proof: a segment's ops run between the starts of its cut ops. So the time before a cut op is at least the sum of
+        the bounds of all series before it, and of the segments before it from other series; likewise after it.
         """
         head, tail = list(bounds.head), list(bounds.tail)
         end = self.segments[-1].ops[-1]
@@ -197,7 +192,7 @@ class SegmentChain:
         return lower_bounds(self.instance, seconds, head, tail)
 
     def candidates(self) -> Iterator[Schedule]:
-        """Schedules of the whole: the segments' best in a row, devices swapped so that cut ops agree."""
+        """Schedules of the whole: the segments' best in sequence, with devices swapped so that cut ops agree."""
         found = {series.segments: self.known[series.instance].incumbent.best for series in self.series}
         best = {segments: schedule for segments, schedule in found.items() if schedule is not None}
         if len(best) == len(found):
@@ -208,8 +203,8 @@ class SegmentChain:
     ) -> Iterator[Schedule]:
         """Schedules of the whole from one for every series, with devices of a class swapped so that cut ops agree.
 
-        Ops outside the segments go into the gaps that are left, as late as the ops that wait for them allow; or the
-        list rule decides all times anew, with these ops last or by rank.
+        Ops outside the segments fill the remaining gaps, as late as their successors allow; or the list rule decides
+        all times anew, with these ops last or by rank.
         """
         instance, offset = self.instance, 0
         assigned = [-1] * len(instance.members)
@@ -233,7 +228,7 @@ class SegmentChain:
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
         for op in reversed(instance.order):
             late[op] = max((late[op], *(late[target] for target, _ in instance.successors[op])))
-        # Where a series comes again and again, more passes find more than more rules.
+        # With repeated series, more passes gain more than more rules.
         rules = ((heft, late), (list_schedule, late), (list_schedule, ranks))
         for rule, priority in rules[: 1 if self.repeated and instance.traffic is not None else None]:
             found = rule(instance, by_rank(instance, priority), assigned)
@@ -243,12 +238,12 @@ class SegmentChain:
                 return
 
     def spans(self, series: Series) -> list[tuple[GraphSegment, int]]:
-        """The segments of a series, and where each begins in its instance."""
+        """The segments of a series, and the start of each in its instance."""
         chosen = [self.segments[number] for number in series.segments]
         return list(zip(chosen, accumulate((len(segment.ops) for segment in chosen), initial=0), strict=False))
 
     def budget_of(self, seconds: float) -> Budget:
-        """A budget of its own for one series."""
+        """A separate budget for one series."""
         return Budget(now() + seconds, seed=self.budget.seed, workers=self.budget.workers, stop=self.budget.stop)
 
     @cached_property
@@ -257,7 +252,7 @@ class SegmentChain:
 
     @cached_property
     def _position(self) -> dict[int, tuple[Series, int]]:
-        """Number of a segment → its series, and where it begins in the series' instance."""
+        """Number of a segment → its series, and the segment's start in the series' instance."""
         return {
             number: (series, first)
             for series in self.series
@@ -265,7 +260,7 @@ class SegmentChain:
         }
 
     def _least_sums(self, numbers: Sequence[int]) -> list[int]:
-        """[count] → least sum of the makespans of the first of some segments, so many of them."""
+        """[count] → least sum of the makespans of the first `count` segments."""
         sums, total = [0], 0
         own = dict.fromkeys((series.segments for series in self.series), 0)
         missing = {series.segments: len(series.segments) for series in self.series}
@@ -276,17 +271,16 @@ class SegmentChain:
             missing[series.segments] -= 1
             total += ticks
             if not missing[series.segments]:
-                # All segments of the series are among them, so what they take together counts where it is more.
+                # The series is complete, so its own bound counts if it is larger.
                 total += max(0, self.known[series.instance].incumbent.bound - own[series.segments])
             sums.append(total)
         return sums
 
 
 def search_series(chain: SegmentChain, series: Series, work: float) -> None:
-    """Improve and prove the best schedule of a series, or of what follows a cut op, by so much work of CP-SAT."""
+    """Improve and prove the best schedule of a series, or of a suffix, with `work` deterministic seconds of CP-SAT."""
     instance, known = series.instance, chain.known[series.instance]
     incumbent, traffic = known.incumbent, series.instance.traffic
-    # CP-SAT gains from a good hint.
     improve(instance, incumbent, incumbent.budget.left_s, _RESTARTS)
     best = incumbent.best
     if best is None or incumbent.closed or not incumbent.budget.left_s:
@@ -296,7 +290,7 @@ def search_series(chain: SegmentChain, series: Series, work: float) -> None:
         alone = chain.known[segment.instance]
         charge_idle_ends(model, instance, variables, segment, alone.bounds, offset)
         if traffic is None:
-            # CP-SAT does not add up bounds of segments, not even proven ones: each has to be said as a row.
+            # CP-SAT does not add up the segments' bounds itself, even proven ones: each needs a row.
             last = variables.start[offset + len(segment.ops) - 1]
             model.add(last - (0 if segment.begins else variables.start[offset]) >= alone.incumbent.bound)
     exact = traffic is None or traffic.routes.complete
@@ -310,7 +304,7 @@ def search_series(chain: SegmentChain, series: Series, work: float) -> None:
 def raise_suffix_bounds(
     chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, work: float = _SUFFIX_WORK
 ) -> Bounds:
-    """Bounds raised by what follows the last cut ops of a chain."""
+    """Bounds raised by the suffixes after the last cut ops of a chain."""
     budget, tail = incumbent.budget, list(bounds.tail)
     for cut, part in suffixes(chain.instance, chain.segments, _SUFFIX_SIZES):
         stop_at = now() + _SUFFIX_SHARE * budget.left_s
@@ -327,10 +321,10 @@ def raise_suffix_bounds(
 def suffixes(
     instance: Instance, segments: Sequence[GraphSegment], sizes: tuple[int, ...]
 ) -> Iterator[tuple[int, Instance]]:
-    """The earliest cut op that at most so many working ops follow, and it and its followers; for each size in turn.
+    """For each size the earliest cut op with at most that many working ops after it, with the instance of it and them.
 
-    The part begins with the cut op, in no time; its makespan is the least tail of the op. It has no memory rules. Left
-    out are cut ops followed by ops of segments only, of which the segments' own bounds tell as much.
+    The instance starts with the cut op, in no time, and has no memory rules; its makespan is the least tail of the op.
+    Suffixes inside segments are omitted, because the segments' own bounds cover them.
     """
     inside = {op for segment in segments for op in segment.ops}
     cuts = [segment.ops[0] for segment in segments if not segment.begins]
@@ -351,9 +345,8 @@ def suffixes(
 class LowTraffic:
     """Schedules of the whole from those of its series that send least: *communication-minimising subproblems*.
 
-    Many placements give a series its best time. They differ in the transfers; where a link carries one at a time, these
-    delay other segments. A series that comes again and again, as that of a layer does, ends where the next one begins.
-    Equal series with equal beginnings are asked once.
+    Many placements give a series its best time but differ in transfers, which delay other segments on contended links.
+    A repeated series ends on the device where the next one begins. Equal series with equal beginnings are solved once.
     """
 
     def __init__(self, chain: SegmentChain) -> None:
@@ -361,7 +354,7 @@ class LowTraffic:
         self.known: dict[_Question, Schedule] = {}
 
     def schedules(self, slack: float) -> Iterator[Schedule]:
-        """Schedules in which no series takes longer than its best time and a share of it; each pass has a new seed."""
+        """Schedules in which no series exceeds its best time by more than a share; each pass has a new seed."""
         self.passes += 1
         chain, block = self.chain, self.chain.instance.block
         assigned = [-1] * len(chain.instance.members)
@@ -393,7 +386,7 @@ class LowTraffic:
         return known
 
     def _solve(self, instance: Instance, decided: Mapping[int, int], upper: int) -> Schedule | None:
-        """A schedule of at most so many ticks that sends least; None if none is found."""
+        """The schedule of at most `upper` ticks that sends least; None if none is found."""
         model, variables = build_model(instance, self.chain.known[instance].bounds, upper)
         for number, device in decided.items():
             model.add(variables.place[number][device] == 1)
@@ -407,7 +400,7 @@ class LowTraffic:
         return None
 
     def _closed(self, instance: Instance, decided: Mapping[int, int], best: Schedule) -> Schedule:
-        """A schedule that ends on the device where it begins, unless it takes much longer than one that need not."""
+        """A schedule that ends on the device where it begins, unless it is much longer than one without this rule."""
         first, last = (instance.block[op] for op in (0, instance.op_count - 1))
         begun = {first: best.device[0], **decided}
         returns = {last: begun[first]} if begun[first] in instance.allowed[-1] else {}
@@ -417,7 +410,7 @@ class LowTraffic:
         return next((schedule for schedule in found if schedule.makespan <= (1 + _CLOSING) * least), best)
 
     def _improved(self, instance: Instance, decided: Mapping[int, int], best: Schedule) -> Schedule | None:
-        """The best schedule found that keeps to what is decided, from another seed in each pass."""
+        """The best schedule found that keeps the decided devices; each pass has another seed."""
         kept = instance.limited({number: (device,) for number, device in decided.items()})
         budget = replace(self.chain.budget_of(self.chain.budget.left_s), seed=self.chain.budget.seed + self.passes)
         incumbent = Incumbent(budget)
@@ -434,10 +427,7 @@ class LowTraffic:
 
 
 def solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:
-    """Solve the segments of what leads to the op that is done last, without transfers, then with them.
-
-    The bounds of the whole follow. Nothing is done if the graph does not fall apart.
-    """
+    """Solve the segments before the op that ends last, without and then with transfers; return bounds of the whole."""
     working = [op for op in range(instance.op_count) if op not in instance.sources]
     last = max(working, key=lambda op: bounds.head[op] + instance.shortest[op], default=0)
     segments = find_segments(instance, last, _FIND_SHARE * incumbent.budget.left_s) if working else []
@@ -455,9 +445,9 @@ def solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> 
 
 
 def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
-    """Offer schedules whose series send least, until several passes in a row bring nothing or come nowhere near.
+    """Offer schedules whose series send least, until several successive passes gain nothing or stay far from the best.
 
-    Where a series comes again and again, passes differ by chance, and nothing else does as much for the whole.
+    Passes over repeated series differ by chance, and gain most for the whole.
     """
     repeats = bool(search.chain.repeated) and not search.chain.instance.memory_binds
     idle, stop_at = 0, now() + (1.0 if repeats else _SHARES[2]) * incumbent.budget.left_s
@@ -467,7 +457,7 @@ def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
             if now() > stop_at:
                 return
             least = FAR
-            # Each is offered at once: those of a hundred thousand ops take seconds, in which time may run out.
+            # Offer each at once: large ones take seconds, during which time may run out.
             for schedule in search.schedules(slack):
                 incumbent.offer(schedule)
                 least = min(least, schedule.makespan)
@@ -479,8 +469,8 @@ def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
 def _rounds(chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, work: float, share: float) -> Bounds:
     """Advance the open series in rounds of growing work, for a share of the time.
 
-    Where links are contended and a series comes again and again, bounds of the whole come last, as those of a hundred
-    thousand ops take as long as a round, and its schedules are left to `LowTraffic`.
+    With contended links and repeated series, bounds of the whole, which take as long as a round, come last, and
+    schedules are left to `LowTraffic`.
     """
     budget, hurry = incumbent.budget, bool(chain.repeated) and chain.instance.traffic is not None
     alone = all(series.instance.traffic is None for series in chain.series)

@@ -1,17 +1,17 @@
-"""A bound that knows memory and the order of layers: Lagrangian relaxation of memory over a chain of stages.
+"""A bound that accounts for memory and the order of layers: Lagrangian relaxation of memory over a chain of stages.
 
-Segments between cut ops run one after another. A *stage* places the blocks that occur in its segments for the first
-time, its boundary last; its length depends on these and on the boundary before. Backward segments over the same blocks
-belong to the stages of the forward ones.
+Segments between cut ops run one after another. A *stage* places the blocks that first occur in its segments, its
+boundary last; its length depends on these and on the previous boundary. Backward segments over the same blocks belong
+to the stages of the forward ones.
 
-Let x place the blocks, P(x) be the sum of the lengths of the segments, M_d(x) the bytes and W_d(x) the ticks of work on
-device d. In every schedule of makespan T, P(x) ≤ T, W_d(x) ≤ T and M_d(x) ≤ C_d, so that for any prices π, a_d, λ_d ≥ 0
-with π + Σ a_d = 1
+Let x place the blocks, P(x) be the sum of the lengths of the segments, and M_d(x) and W_d(x) the bytes and the ticks of
+work on device d. In every schedule of makespan T, P(x) ≤ T, W_d(x) ≤ T and M_d(x) ≤ C_d. Hence, for any prices π, a_d,
+λ_d ≥ 0 with π + Σ a_d = 1,
 
     T ≥ min_x [π P(x) + Σ_d a_d W_d(x) + λ_d M_d(x)] − Σ_d λ_d C_d.
 
 Dynamic programming over the device of the boundary finds the minimum. The prices come from Kelley's cutting planes
-(1960): a linear program takes the prices at which the least cost of the placements found is greatest.
+(1960): a linear program finds the prices that maximise the least cost of the placements found so far.
 """
 
 from collections.abc import Sequence
@@ -29,17 +29,17 @@ from dlplacer.solvers.instance.time_limit import ask_time, now
 Ints = NDArray[np.int64]
 
 _MOST_CHOICES = 512
-"""Placements of a stage's blocks; a segment of more counts as nothing. A layer of three parallel ops has 256 on four
-devices."""
+"""Most placements of a stage's blocks; a segment with more counts as nothing."""
 
 MOST_STAGED = 20_000
 """Ops above which a pass over the stages takes seconds."""
 
 _NEVER, _LARGEST = 2**61, 2**59
-"""Above any cost, and the sum below which costs stay, in whole units of price."""
+"""A value above any cost, and the limit below which sums of costs stay, in whole units of price."""
 
 _PRECISION, _DEAREST = 2e-4, 100.0
-"""Share of the bound that better prices may still bring, and the price of all bytes of a device, in makespans."""
+"""Share of the bound that better prices may still gain, and the highest price of all bytes of a device, in
+makespans."""
 
 
 class BlockStage(NamedTuple):
@@ -50,7 +50,7 @@ class BlockStage(NamedTuple):
     choices
         [placement][block] → device.
     ticks
-        [device of the boundary before][placement] → ticks of the stage's segments at least; None for a block in no
+        [device of the previous boundary][placement] → least ticks of the stage's segments; None for a block in no
         segment, which is no boundary.
     size, work
         [placement][device] → bytes, and ticks of all ops of the blocks.
@@ -73,13 +73,10 @@ class StagePlacement(NamedTuple):
 
 
 def build_stages(instance: Instance, last: int, seconds: float) -> list[BlockStage]:
-    """The stages of the segments that lead to `last`, then every other block as one of its own.
-
-    Once the time is up, the segments that are left count as nothing.
-    """
+    """The stages of the segments that lead to `last`, as far as time allows, then a stage for every other block."""
     stop_at = now() + seconds
     pieces = [(segment.instance, segment.ops) for segment in find_segments(instance, last, seconds / 2)]
-    # Segments end when their last op starts: the last of all takes its time too.
+    # Segments end when their last op starts, so the very last op needs a piece of its own.
     pieces.append((instance.restricted([last]), (last,)))
     stage_of: dict[int, int] = {}
     members, paid = list[list[int]](), list[list[tuple[Instance, Sequence[int]]]]()
@@ -128,10 +125,7 @@ def _stage(
 
 
 def _length(piece: Instance, device: Sequence[Ints]) -> Ints:
-    """[placement] → ticks in which a piece's ops can run at least, if they lie on these devices.
-
-    The longest path with its delays, and for every device the least head, the work and the least tail of its ops.
-    """
+    """[placement] → least ticks of a piece there: longest path, and per device least head + work + least tail."""
     tables = {delay: np.array(delay, np.int64) for row in piece.successors for _, delay in row}
     ticks = np.array([np.array(row, np.int64)[here] for row, here in zip(piece.duration, device, strict=True)])
     head, tail = np.zeros_like(ticks), np.zeros_like(ticks)
@@ -153,9 +147,10 @@ def _length(piece: Instance, device: Sequence[Ints]) -> Ints:
 
 
 def least_placement(stages: Sequence[BlockStage], path: int, size: Ints, work: Ints) -> tuple[int, StagePlacement]:
-    """The least cost of all placements, and one that has it.
+    """The least cost of all placements, and a placement that has it.
 
-    Prices are those of a tick of the segments, and [device] → those of a byte and of a tick of work.
+    `path` is the price of a tick of the segments; `size` and `work` are [device] → prices of a byte and of a tick of
+    work.
     """
     value, trail = np.zeros(len(size), np.int64), list[tuple[Ints, Ints]]()
     for stage in stages:
@@ -185,7 +180,7 @@ def least_placement(stages: Sequence[BlockStage], path: int, size: Ints, work: I
 
 
 class StageDual:
-    """The dual problem of the stages: the best bound so far, and the placements that came up."""
+    """The dual problem of the stages: the best bound so far, and the placements found."""
 
     def __init__(self, stages: Sequence[BlockStage], capacity: Sequence[int | None]) -> None:
         self.stages, self.bound, self.found = stages, 0, list[StagePlacement]()
@@ -193,7 +188,7 @@ class StageDual:
         self.scale = float(max(1, sum(int(stage.ticks.max()) for stage in stages if stage.ticks is not None)))
 
     def solve(self, enough: int) -> None:
-        """Raise the bound until it is enough, or better prices bring little; it ends in time by `ask_time`."""
+        """Raise the bound until it reaches `enough` or better prices gain little; `ask_time` limits the time."""
         count = len(self.capacity)
         most, prices = float("inf"), np.array([1.0, *[0.0] * (2 * count)])
         while self.bound < enough and most - self.bound > _PRECISION * self.bound:
@@ -201,7 +196,7 @@ class StageDual:
             most, prices = self._next_prices()
 
     def _raise(self, path: float, work: NDArray[np.float64], size: NDArray[np.float64]) -> None:
-        """The bound at these prices, in whole numbers as large as sums stay countable."""
+        """Raise the bound with these prices, in the largest integers whose sums cannot overflow."""
         most = path * self.scale + 1.0 + sum(float((s.size @ size + s.work @ work).max()) for s in self.stages)
         unit = _LARGEST / most
         whole_path, whole_work, whole_size = int(path * unit), (work * unit).astype(int), (size * unit).astype(int)
@@ -211,14 +206,14 @@ class StageDual:
         self.bound = max(self.bound, -((paid - cost) // (whole_path + int(whole_work.sum()))))
 
     def _next_prices(self) -> tuple[float, NDArray[np.float64]]:
-        """The most that the placements so far allow, and the prices at which they do: of paths, work and bytes."""
+        """The highest bound that the placements so far allow, and its prices of paths, work and bytes."""
         from scipy.optimize import linprog
 
         count, rooms = len(self.capacity), np.maximum(self.capacity, 1)
         found, scale = self.found, self.scale
         rows = [[1.0, -one.ticks / scale, *(-one.work / scale), *(1.0 - one.size / rooms)] for one in found]
         apart = 1.0 if any(stage.ticks is None and stage.work.any() for stage in self.stages) else 0.0
-        # A price of unlimited memory would be paid and not given back.
+        # Unlimited memory has no price: its capacity would refund nothing.
         dearest = [(0, _DEAREST if room >= 0 else 0) for room in self.capacity]
         solved = linprog(
             [-1.0, *[0.0] * (1 + 2 * count)],

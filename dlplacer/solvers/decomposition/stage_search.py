@@ -1,8 +1,8 @@
-"""Placements of stages that keep to memory: tabu search with strategic oscillation (Glover 1989).
+"""Placements of stages that fit in memory: tabu search with strategic oscillation (Glover 1989).
 
-The dual problem of the stages finds placements that are short but overfill some devices. From there the search changes
-one stage at a time. Overflow has a price that grows while memory is exceeded and falls while it suffices (Gendreau,
-Hertz and Laporte 1994), so that the search crosses the border again and again.
+The dual problem of the stages yields placements that are short but overfill some devices. From them the search changes
+one stage at a time. The price of overflow grows while memory is exceeded and falls while it suffices (Gendreau, Hertz
+and Laporte 1994), so the search crosses the border repeatedly.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ from dlplacer.solvers.instance.time_limit import count_work, now, time_is_up, wi
 Floats = NDArray[np.float64]
 
 _BUILD_SHARE, _DUAL_SHARE, _STARTS = 0.3, 0.5, 3
-"""Of the time, for the stages and for the bound; placements from which the search begins."""
+"""Shares of the time for the stages and for the bound; number of placements from which the search starts."""
 
 _PRICE_STEP, _TENURE, _PATIENCE = 1.05, (5, 20), 3000
 """Growth of the price of overflow per move; moves for which a stage's last placement is tabu; moves without success."""
 
 _COMPARED, _MOST_ENTRIES, _MOVE_S = 2**15, 2**25, 1e-4
-"""Placements × devices that a move compares at most, those that tables may hold, and seconds of work for a move."""
+"""Most placements × devices compared per move, most in the tables, and seconds of work per move."""
 
 
 class StageSearch:
@@ -46,10 +46,7 @@ class StageSearch:
             self.size[number, :own], self.end[number, :own] = stage.size, stage.choices[:, -1]
 
     def improve(self, start: Mapping[int, int], rooms: Ints, seconds: float, seed: int) -> dict[int, int] | None:
-        """The shortest placement found, [block] → device, that keeps to `rooms`, bytes by device; None if none does.
-
-        The search begins at `start` and ends with the time or its patience.
-        """
+        """The shortest placement found from `start`, [block] → device, within `rooms`, [device] → bytes; or None."""
         random, stop_at, move, since = np.random.default_rng(seed), now() + seconds, 0, 0
         every, tabu = np.arange(len(self.stages)), np.zeros(self.end.shape)
         at = np.array([(s.choices == [start[b] for b in s.blocks]).all(axis=1).argmax() for s in self.stages])
@@ -88,7 +85,7 @@ class StageSearch:
         return float(self.ticks[every, np.append(ends[:1], ends[:-1]), at].sum())
 
     def _ticks(self, at: Ints, some: Ints) -> Floats:
-        """[stage of some][placement] → ticks of its segments and of the next stage's, all other stages as they are."""
+        """[stage of some][placement] → ticks of its segments and of the next stage's, other stages unchanged."""
         every = np.arange(len(at))
         before = np.append(self.end[0, at[0]], self.end[every, at][:-1])
         behind = self.ticks[some + 1, :, np.append(at, 0)[some + 1]]
@@ -99,13 +96,7 @@ class StageSearch:
 def search_stages(
     problem: Problem, bounds: Bounds, incumbent: Incumbent, surrogate: Instance, instance: Instance, seconds: float
 ) -> None:
-    """Raise the bound, and offer list schedules on the placements that the search finds.
-
-    Parameters
-    ----------
-    surrogate
-        The instance, or one with less memory, from which schedules keep to memory over time.
-    """
+    """Raise the bound, and offer list schedules on placements found within the surrogate's memory."""
     began, followers = now(), [op for op in range(instance.op_count) if op not in instance.sources]
     last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
     stages = build_stages(instance, last, seconds * _BUILD_SHARE)
@@ -126,7 +117,7 @@ def search_stages(
 
         def schedule(tighter: Instance, until: float = until) -> Schedule | None:
             nonlocal here
-            # Half of the time that is left: the next attempt may need it.
+            # Use half of the time left: the next attempt may need the rest.
             placed = search.improve(here, _rooms(tighter), (until - now()) / 2, incumbent.budget.seed)
             here = placed or here
             blocks = range(len(instance.members))

@@ -1,7 +1,7 @@
-"""Contiguous placement: the blocks, in the program's order, cut into one run per device.
+"""Contiguous placement: the blocks in program order, cut into one run per device.
 
-For a chain whose time is the sum of its ops and transfers the result is the best contiguous placement. Elsewhere it is
-one that keeps to memory, whose ops a list schedule then orders.
+The result is optimal among contiguous placements of a chain whose time is the sum of its ops and transfers. For other
+graphs it is a placement that fits in memory; a list schedule then orders its ops.
 """
 
 import math
@@ -19,13 +19,13 @@ from dlplacer.solvers.instance.time_limit import ask_time
 
 Floats = NDArray[np.float64]
 State = tuple[tuple[int, ...], int]
-"""Devices of each class that are used, and the class of the last one."""
+"""Number of used devices of each class, and the class of the last one."""
 
 
 def runs_within(time: Floats, held: Floats, capacity: float) -> Floats:
-    """[first unit][unit behind the last] → time of a run on a device; infinite if it does not fit or may not run there.
+    """[first unit][unit after the last] → time of a run on a device; infinite if it does not fit or may not run there.
 
-    `time` is [unit] → time there, infinite where it may not run; `held` the bytes of runs.
+    `time` is [unit] → time there, infinite if not allowed; `held` is [first unit][unit after the last] → bytes.
     """
     allowed = np.isfinite(time)
     spent = np.concatenate([[0.0], np.cumsum(np.where(allowed, time, 0.0))])
@@ -35,7 +35,7 @@ def runs_within(time: Floats, held: Floats, capacity: float) -> Floats:
 
 
 def alike_devices(capacity: Sequence[float], time: Floats, crossing: Floats) -> list[list[int]]:
-    """Devices together that are equal in memory, [unit][device] → time, and [any][device][device] → costs."""
+    """Groups of devices with equal memory, [unit][device] → time, and [any][device][device] → costs."""
 
     def alike(one: int, other: int) -> bool:
         swap = np.arange(len(capacity))
@@ -51,7 +51,7 @@ def alike_devices(capacity: Sequence[float], time: Floats, crossing: Floats) -> 
 
 
 def set_count(groups: Sequence[Sequence[int]]) -> int:
-    """Sets of devices that the program tells apart: 256 of eight unlike devices, 17 of sixteen alike."""
+    """Number of device sets that the program distinguishes: 256 for eight distinct devices, 17 for sixteen equal."""
     return math.prod(len(group) + 1 for group in groups)
 
 
@@ -62,18 +62,18 @@ def best_runs(
     join: Any = np.add,
     in_order: bool = False,
 ) -> list[tuple[int, int, int]] | None:
-    """(device, first unit, unit behind the last) of the best runs, in order; None if nothing fits.
+    """(device, first unit, unit after the last) of the best runs, in order; None if nothing fits.
 
     Parameters
     ----------
     groups
-        Devices that nothing tells apart, together; used in this order only if `in_order`.
+        Groups of interchangeable devices; used in this order only if `in_order`.
     runs
-        [group] → [first unit][unit behind the last] → cost, infinite where that may not be.
+        [group] → [first unit][unit after the last] → cost, infinite if not allowed.
     crossing
-        [cut][device][device] → cost of passing on from one run to the next; None for none.
+        [cut][device][device] → cost of passing from one run to the next; None if there is none.
     join
-        ``np.add`` for the least sum of all costs, ``np.maximum`` for the least of the largest.
+        ``np.add`` to minimise the sum of all costs, ``np.maximum`` to minimise the largest.
     """
     count = len(runs[0])
     begin = np.full(count, np.inf)
@@ -81,7 +81,7 @@ def best_runs(
     best: dict[State, Floats] = {}
 
     def passed(way: State, following: int) -> Floats:
-        """Costs at every cut after passing on from a device of one group to another device."""
+        """Costs at every cut after passing from a device of one group to another device."""
         if crossing is None:
             return best[way]
         one, other = groups[way[1]][0], groups[following][way[1] == following]
@@ -111,7 +111,7 @@ def best_runs(
 
 
 def _states(counts: Sequence[int], in_order: bool) -> Iterator[tuple[State, list[State | None]]]:
-    """States, and the states before each; None where a split may begin."""
+    """States, each with the possible states before it; None if a split may begin there."""
     if in_order:
         for last in range(len(counts)):
             alone = [(tuple(int(each == number) for each in range(len(counts))), number) for number in range(last + 1)]
@@ -126,12 +126,12 @@ def _states(counts: Sequence[int], in_order: bool) -> Iterator[tuple[State, list
 
 
 _MOST_DEVICES, _MOST_UNITS = 8, 200
-"""The program looks at every set of devices, 2^D of them; above so many, at the fastest ones. Blocks beyond so many are
-merged pairwise in order first: time grows with their square."""
+"""Most devices, because the program visits all 2^D sets of devices; the fastest are kept. Most blocks, because time
+grows with their square; more are first merged pairwise in order."""
 
 
 def contiguous(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
-    """The list schedule of the contiguous placement of least summed time and delay, or None if none keeps to memory."""
+    """The list schedule of the contiguous placement of least total time and delay; None if none fits in memory."""
     units = units_in_order(instance, _MOST_UNITS)
     time, size = _costs(instance, units, fixed)
     devices = _candidates(time, _MOST_DEVICES)
@@ -151,7 +151,7 @@ def contiguous(instance: Instance, priority: Sequence[int], fixed: Sequence[int]
 
 
 def units_in_order(instance: Instance, most: int) -> list[list[int]]:
-    """Blocks in the order of their first working op; blocks of sources alone stand before the first that reads them."""
+    """Blocks in the order of their first working op; blocks of sources alone precede their first reader."""
     place = {op: position for position, op in enumerate(instance.order)}
     position: list[tuple[int, bool, int]] = []
     for block, ops in enumerate(instance.members):
@@ -165,7 +165,7 @@ def units_in_order(instance: Instance, most: int) -> list[list[int]]:
 
 
 def _costs(instance: Instance, units: list[list[int]], fixed: Sequence[int] | None) -> tuple[Floats, list[int]]:
-    """[unit][device] → ticks, infinite where one of its blocks may not run, and [unit] → bytes."""
+    """[unit][device] → ticks, infinite if one of its blocks is not allowed there, and [unit] → bytes."""
     time = np.zeros((len(units), instance.device_count))
     for number, unit in enumerate(units):
         ask_time()
@@ -180,7 +180,7 @@ def _costs(instance: Instance, units: list[list[int]], fixed: Sequence[int] | No
 
 
 def _candidates(time: Floats, most: int) -> list[int]:
-    """The devices that some unit cannot do without, then those that may run most units, then the fastest."""
+    """Up to `most` devices: those that some unit requires, then those that may run most units, then the fastest."""
     may_run = np.isfinite(time)
     if time.shape[1] <= most:
         return list(range(time.shape[1]))
@@ -190,7 +190,7 @@ def _candidates(time: Floats, most: int) -> list[int]:
 
 
 def _crossings(instance: Instance, units: list[list[int]], devices: list[int]) -> Floats:
-    """[cut][from][to] → ticks of what crosses it if the two sides are on these devices, each op's output once."""
+    """[cut][from][to] → ticks of the transfers across a cut between these devices; each op's output counts once."""
     home = {block: number for number, unit in enumerate(units) for block in unit}
     steps = np.zeros((len(units) + 2, len(devices), len(devices)))
     for op, arcs in enumerate(instance.successors):

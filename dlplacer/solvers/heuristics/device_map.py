@@ -1,4 +1,4 @@
-"""Devices filled one after another: by a device map of Hugging Face Accelerate, and m-TOPO (Jeon et al. 2020)."""
+"""Placements that fill one device after another: Hugging Face Accelerate's device maps, and m-TOPO (Jeon et al.)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ _BUFFER = 1.25
 """Factor on the larger of a whole layer and the mean innermost module, as in Accelerate's `get_balanced_memory`."""
 
 Path = tuple[str, ...]
-"""Names from the root to a module, or to a tensor, whose last name is its op."""
+"""Names from the root to a module or a tensor; a tensor's last name is its op."""
 
 
 def sequential(problem: Problem) -> Heuristic:
-    """The rule that fills each device to its memory before it takes the next, cores last."""
+    """The rule that fills each device's memory before it uses the next, CPU cores last."""
     return _on_map(problem, {})
 
 
 def balanced(problem: Problem) -> Heuristic:
-    """As `sequential`, but each accelerator except the last holds at most its share of the weights and `_BUFFER`."""
+    """Like `sequential`, but each accelerator except the last holds at most its share of the weights plus a buffer."""
     root, devices = _weights(problem.graph), _accelerators(problem)
     whole = _whole_classes(problem.graph).values()
     layers = (next((part.size for part in root.within() if part.path in paths), 0) for paths in whole)
@@ -39,7 +39,7 @@ def balanced(problem: Problem) -> Heuristic:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A module or a tensor, its bytes of weights, and what it holds in registration order."""
+    """A module or a tensor, its bytes of weights, and its contents in registration order."""
 
     path: Path
     size: int
@@ -50,16 +50,16 @@ class _Part:
         return [part for part in self.parts if part.parts]
 
     def within(self) -> Iterator["_Part"]:
-        """Itself and all parts inside."""
+        """The part itself and all parts inside it."""
         yield self
         for part in self.parts:
             yield from part.within()
 
 
 class _Allotment:
-    """Parts handed to devices in turn, as Accelerate does: a part that is too large is opened, unless it stays whole.
+    """Assignment of parts to devices in turn, as in Accelerate: a part that is too large is opened unless kept whole.
 
-    Reserving devices keep room for the largest layer that is still to come, as it may be offloaded.
+    Reserving devices keep memory free for the largest remaining layer, because it may be offloaded.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class _Allotment:
         self.largest: dict[Path, int] = {}
 
     def run(self) -> dict[Path, int]:
-        """Path → device; parts for which no memory is left have none."""
+        """Path → device; parts that no longer fit are absent."""
         found: dict[Path, int] = {}
         for device, limit in self.limits:
             used = 0
@@ -95,7 +95,7 @@ class _Allotment:
         return found
 
     def _open(self, part: _Part, tied: Sequence[_Part], room: float) -> bool:
-        """Replace the part that does not fit by what it holds: the part itself, or one that a shared tensor joins."""
+        """Replace the part that does not fit by its contents, or open a part with which it shares a tensor."""
         candidates = tied if tied and part.size <= room else (part,)
         opened = next((each for each in candidates if self._can_open(each)), None)
         if opened is None:
@@ -124,7 +124,7 @@ class _Allotment:
         return tied, size
 
     def _largest_layer(self, part: _Part) -> int:
-        """Bytes of the largest module within that is not opened."""
+        """Bytes of the largest module inside that is not opened."""
         if part.path not in self.largest:
             inner = map(self._largest_layer, part.modules) if self._can_open(part) else (part.size,)
             self.largest[part.path] = max(inner) if part.parts else 0
@@ -132,7 +132,7 @@ class _Allotment:
 
 
 def _on_map(problem: Problem, shares: Mapping[int, int]) -> Heuristic:
-    """The rule that runs the program in its order where a device map puts it, and elsewhere where memory is short."""
+    """The rule that keeps the program's order and the device map's placement, except where memory is short."""
     graph = problem.graph
     first = _accelerators(problem)
     cores = [device for device in range(problem.device_count) if device not in first]
@@ -151,16 +151,13 @@ def _on_map(problem: Problem, shares: Mapping[int, int]) -> Heuristic:
 
 
 def _accelerators(problem: Problem) -> list[int]:
-    """The devices that are no cores, or all where there are none: a device map has one CPU, the last resort."""
+    """The devices that are not cores, or all devices if all are cores: a device map has one CPU, the last resort."""
     every = range(problem.device_count)
     return [device for device in every if not is_core(problem.topology.devices[device])] or list(every)
 
 
 def _sites(problem: Problem, homes: Mapping[Path, int], default: int) -> list[int | None]:
-    """[op] → the device of its tensor or module; an op of neither runs where the first of what it reads is.
-
-    An input has none: it goes where it is read.
-    """
+    """[op] → device of its tensor or module, else of its first placed input; None for inputs, placed with readers."""
     reads = problem.graph.edges_into
     found: list[int | None] = [None] * problem.op_count
     for number in problem.topological:
@@ -174,13 +171,13 @@ def _sites(problem: Problem, homes: Mapping[Path, int], default: int) -> list[in
 
 
 def _of_block(problem: Problem, wished: Sequence[int | None], ops: Sequence[int]) -> int | None:
-    """The device of the heaviest weights among ops that stay together."""
+    """The device that holds the largest weights of a block's ops."""
     own = [op for op in ops if op < problem.op_count and wished[op] is not None]
     return wished[max(own, key=lambda op: problem.graph.ops[op].weight_bytes)] if own else None
 
 
 def _weights(graph: OpGraph) -> _Part:
-    """The modules and tensors of a graph, each tensor under its first name; other names of it weigh nothing."""
+    """The modules and tensors of a graph; each tensor counts under its first name only."""
     stored = {(*_names(op.module), op.id): op.weight_bytes for op in graph.ops if op.weight_bytes}
     for path in chain.from_iterable(_ties(graph)):
         stored.setdefault(path, 0)
@@ -197,7 +194,7 @@ def _part(path: Path, stored: Sequence[tuple[Path, int]]) -> _Part:
 
 
 def _ties(graph: OpGraph) -> list[list[Path]]:
-    """The paths of each tensor that has several names, sorted, which is the order in which modules are opened."""
+    """The sorted paths of each tensor that has several names; modules are opened in this order."""
     groups: dict[str, list[str]] = {}
     for name, first in (graph.capture or {}).get("ties", {}).items():
         groups.setdefault(first, [first]).append(name)
@@ -205,7 +202,7 @@ def _ties(graph: OpGraph) -> list[list[Path]]:
 
 
 def _whole_classes(graph: OpGraph) -> dict[str, list[Path]]:
-    """Class → the modules of it, which the model says are not to be split."""
+    """Class → its modules, for the classes that the model says not to split."""
     found = (graph.capture or {}).get("no_split", {})
     return {name: [_names(path) for path in paths] for name, paths in found.items()}
 
@@ -219,13 +216,12 @@ def _holds(outer: Path, inner: Path) -> bool:
 
 
 def m_topo(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
-    """The schedule of m-TOPO, or None if memory does not suffice for its placement.
+    """The schedule of m-TOPO (2020), or None if its placement does not fit in memory.
 
-    In the program's order ops fill the first device up to a cap, then the second, and so on. The cap is an equal share
-    of all footprints plus the largest of them, and never more than the device's memory.
-
-    Other than in the paper, a block that may not go where its turn is goes where most room is, a graph without
-    footprints is shared out by time, and ops are list-scheduled on the placement.
+    In program order, ops fill the first device up to a cap, then the second, and so on. The cap is an equal share of
+    all footprints plus the largest footprint, and never exceeds the device's memory. Unlike the paper, a block barred
+    from the current device goes to the one with most room; without footprints, op times set the shares; the placed ops
+    are list-scheduled.
     """
     order = program_order(instance)
     sites = fitted(instance, _in_turn(instance, order), order, fixed)
@@ -233,7 +229,7 @@ def m_topo(instance: Instance, priority: Priority, fixed: Fixed = None) -> Sched
 
 
 def _in_turn(instance: Instance, order: Sequence[int]) -> list[int | None]:
-    """[block] → device whose turn it is when the first op of the block comes; None for blocks of sources only."""
+    """[block] → current device when the block's first op comes; None for blocks of sources only."""
     sizes, capacity = instance.footprint, instance.capacity
     if not any(sizes):
         sizes = tuple(int(sum(map(instance.mean_duration.__getitem__, ops))) for ops in instance.members)

@@ -11,18 +11,15 @@ from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time
 
 
 def list_schedule(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
-    """The schedule in which no device idles while an op could run on it, or None if memory does not suffice.
-
-    Of the ops whose data are there, a free device takes the preferred one.
-    """
+    """The work-conserving schedule by `priority`: no device idles while an op could run there; None if nothing fits."""
     return decode(instance, sorted(range(len(priority)), key=priority.__getitem__), fixed, works_on=True)
 
 
 def heft(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
-    """The schedule of HEFT, or None if an op fits on no device that it may use.
+    """The schedule of HEFT, or None if an op fits on none of its allowed devices.
 
-    Ops are taken by rising `priority`, which must put every op after all that it reads; each goes to the device where
-    it ends first, into the earliest gap that holds it. Where there is traffic, what it reads goes into gaps of links.
+    Ops are taken by rising `priority`, which must put every op after its inputs. Each goes to the device where it ends
+    first, into the earliest gap that holds it. If there is traffic, its input transfers also use gaps on the links.
     """
     return decode(instance, sorted(range(len(priority)), key=priority.__getitem__), fixed)
 
@@ -30,8 +27,7 @@ def heft(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedul
 def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
     """[op] → mean duration + the largest of weighted mean delay + rank over its readers, in ticks (their eq. 8).
 
-    Durations are averaged over the allowed devices, delays over the pairs of different devices that the two ops may use
-    and that a route joins.
+    Durations average over the allowed devices, and delays over allowed pairs of different devices joined by a route.
     """
     key = f"upward ranks {delay_weight}"
     if key in instance.known:
@@ -59,10 +55,7 @@ def by_rank(instance: Instance, ranks: Sequence[float]) -> list[int]:
 
 
 def program_order(instance: Instance) -> list[int]:
-    """The ops in the order of the graph's file, every op after all that it reads: how a framework would issue them.
-
-    Sources of zero time come first: they are there from the start.
-    """
+    """The ops in the order of the graph's file, zero-time sources first and every op after its inputs."""
     import networkx as nx
 
     working = [op for op in instance.order if op not in instance.sources]
@@ -73,21 +66,21 @@ def program_order(instance: Instance) -> list[int]:
 
 
 Heuristic = Callable[[Instance, Priority, Fixed], Schedule | None]
-"""A heuristic; None if an op fits on no device that it may use."""
+"""A heuristic; None if an op fits on none of its allowed devices."""
 
 DELAY_WEIGHTS = (1.0, 0.5, 0.0)
-"""Factors on the delays in upward ranks, of which the best schedule counts: HEFT's own rank takes every arc to cross
-devices, which overrates delays where most arcs do not; 0 ranks by work alone."""
+"""Delay factors in upward ranks; the best resulting schedule counts. HEFT's own factor is 1, as if every arc crossed
+devices, which overrates delays if most do not; 0 ranks by work alone."""
 
 
 def construct(instance: Instance, rule: Heuristic, fixed: Fixed = None) -> Schedule | None:
-    """The best schedule of a rule over several ranks, or those that there is time for; None if memory runs out."""
+    """The best schedule of a rule over several ranks, or as many as time allows; None if memory runs out."""
     found: list[Schedule] = []
     for weight in DELAY_WEIGHTS:
         try:
             one = rule(instance, by_rank(instance, upward_ranks(instance, weight)), fixed)
         except OutOfTimeError:
-            # On 6,000 ops a list schedule takes a second: one that is there is not thrown away for the next.
+            # Keep the first schedule: on large graphs the time may end during the next.
             if not found:
                 raise
             break

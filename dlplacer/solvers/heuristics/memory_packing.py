@@ -1,4 +1,4 @@
-"""Memory while blocks are assigned one by one, and placements without times."""
+"""Memory bookkeeping for blocks assigned one by one, and placements without times."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,14 +9,14 @@ Priority = Sequence[int]
 """[op] → place in the order of preference, 0 first."""
 
 Fixed = Sequence[int] | None
-"""[block] → device, or -1 where the rule shall decide; None if it decides them all."""
+"""[block] → device, or -1 if the rule decides; None if it decides all."""
 
 
 class Occupancy:
-    """Devices of blocks, decided one by one; -1 where undecided.
+    """Devices of blocks, assigned one by one; -1 if undecided.
 
-    A block takes all its memory when it is decided (eq. 13), so colocated ops cannot be locked out later. Sources of
-    zero time are decided last, by the first op that reads them: they start at 0 anywhere, and best where they are read.
+    A block takes all its memory when it is assigned (eq. 13), so colocated ops cannot be locked out later. Zero-time
+    sources are assigned last, by their first reader: they start at 0 on any device, and are best where they are read.
     """
 
     def __init__(self, instance: Instance, fixed: Fixed = None) -> None:
@@ -29,7 +29,7 @@ class Occupancy:
                 self.assign(block, device)
 
     def assign(self, block: int, device: int) -> None:
-        """Decide a block."""
+        """Assign a block to a device."""
         self.assigned[block] = device
         self.room[device] -= self.instance.footprint[block]
         if self.room[device] < 0:
@@ -43,7 +43,7 @@ class Occupancy:
         return device in self.instance.allowed[op] and self.instance.footprint[block] <= self.room[device]
 
     def assign_with_sources(self, op: int, device: int) -> None:
-        """Decide an op and the undecided zero-time sources that it reads, each as near as memory admits."""
+        """Assign an op, and the undecided zero-time sources that it reads as near as memory permits."""
         instance = self.instance
         if self.assigned[instance.block[op]] < 0:
             self.assign(instance.block[op], device)
@@ -52,7 +52,7 @@ class Occupancy:
                 self._assign_best(source, [-delay[origin][device] for origin in range(instance.device_count)])
 
     def completed(self) -> list[int] | None:
-        """[block] → device, after every block that is left goes where most room is; None if memory does not suffice."""
+        """[block] → device, after each remaining block goes to the device with most room; None if memory runs out."""
         for block, ops in enumerate(self.instance.members):
             if self.assigned[block] < 0:
                 self._assign_best(ops[0], self.room)
@@ -74,10 +74,9 @@ class Occupancy:
 def fitted(
     instance: Instance, wished: Sequence[int | None], ops: Iterable[int], fixed: Fixed = None
 ) -> list[int] | None:
-    """[block] → the device wished for it, or one with most room where that may not be or is full; None if none is left.
+    """[block] → its wished device, or the one with most room if that is not allowed or full; None if none is left.
 
-    A block with no wish goes where most room is left in the end. Ops claim memory in the given order; sources of zero
-    time wait for their first reader.
+    Blocks without a wish come last. Ops claim memory in the given order; zero-time sources follow their first reader.
     """
     occupancy = Occupancy(instance, fixed)
     for op in ops:

@@ -1,4 +1,4 @@
-"""METIS's partition of least cut."""
+"""Placement by METIS's minimum-cut partition."""
 
 import importlib
 import importlib.util
@@ -14,7 +14,7 @@ from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
 
 _WEIGHT = 10**8
-"""Sum of all weights handed to METIS, whose integers have 32 bits and are added up."""
+"""Sum of all weights given to METIS, whose 32-bit integers must hold it."""
 
 
 def available() -> bool:
@@ -23,11 +23,11 @@ def available() -> bool:
 
 
 def min_cut(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
-    """The list schedule on a partition of least cut, or None if memory does not suffice for that placement.
+    """The list schedule on a minimum-cut partition, or None if that placement does not fit in memory.
 
-    METIS divides the blocks, which weigh their mean durations, by recursive bisection; a part gets weight in proportion
-    to the speed of its device, and the sum of the least delays of arcs between parts is small. A block goes to the
-    device of its part if pins and memory admit it, else where most room is. Sources follow their first reader.
+    METIS partitions the blocks by recursive bisection and minimises the sum of least delays across parts. Blocks weigh
+    their mean durations; each part's weight is proportional to its device's speed. A block goes to the device of its
+    part if pins and memory permit, otherwise to the one with most room. Sources follow their first reader.
 
     Raises InputError if pymetis is not installed.
     """
@@ -74,12 +74,11 @@ def _divided(instance: Instance, metis: ModuleType) -> list[int]:
 
 
 def _whole(weight: float, total: float) -> int:
-    """A weight such that the total fits into the 32 bits that METIS counts with."""
     return int(weight * min(1.0, _WEIGHT / max(1.0, total)))
 
 
 def _speeds(instance: Instance) -> list[float]:
-    """[device] → shortest durations ÷ durations there, over the ops that may run there."""
+    """[device] → shortest durations ÷ durations there, over the ops allowed there."""
     speeds = []
     for device in range(instance.device_count):
         ops = [op for op, allowed in enumerate(instance.allowed) if device in allowed]

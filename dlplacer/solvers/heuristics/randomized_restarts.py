@@ -1,4 +1,4 @@
-"""Anytime improvement: many list schedules, each from slightly different ranks and placements."""
+"""Anytime improvement by many list schedules with perturbed ranks and placements."""
 
 from random import Random
 
@@ -8,20 +8,19 @@ from dlplacer.solvers.instance.schedule import Incumbent, Schedule
 from dlplacer.solvers.instance.time_limit import ask_time, now, within
 
 _NOISES, _WINDOWS, _JITTERS = (0.01, 0.03, 0.1, 0.3), (0.02, 0.05, 0.1, 0.2), (0.003, 0.01, 0.03)
-"""Standard deviations of the factors on upward ranks; half-widths of the time that is given up, and standard deviations
-of start times in it, as shares of the makespan. Each round draws one of each, as the best one
-differs from graph to graph."""
+"""Standard deviations of factors on upward ranks; as shares of the makespan, half-widths of repair windows, and
+standard deviations of start times in them. Each round draws from these because the best values depend on the graph."""
 
 _FRESH_EVERY = 3
-"""One round in so many builds a fresh schedule, the others repair the best one."""
+"""One round in this many builds a fresh schedule; the others repair the best one."""
 
 
 def improve(instance: Instance, incumbent: Incumbent, seconds: float, rounds: int) -> None:
     """Offer better schedules until the gap is closed, the time is up or the rounds are done.
 
-    The rounds alternate between a fresh schedule from perturbed upward ranks, and a repair: in a random window of time
-    the best schedule's placement and order are given up and decided anew by the rule, the rest is kept. If a round
-    finds something better, its ops are pushed late and early again.
+    Rounds alternate between a fresh schedule from perturbed upward ranks and a repair. A repair keeps the best schedule
+    outside a random time window and lets the rule decide anew inside it. Improvements are then pushed late and early
+    again.
     """
     stop_at = min(now() + seconds, incumbent.budget.deadline)
     within(lambda: now() > stop_at or incumbent.closed, lambda: _improve(instance, incumbent, rounds))
@@ -43,13 +42,13 @@ def _improve(instance: Instance, incumbent: Incumbent, rounds: int) -> None:
             better = [one for one in (found, justified(instance, found)) if incumbent.offer(one)]
             current = better[-1] if better else current
         elif found is not None and found.makespan == current.makespan and incumbent.admits(found):
-            current = found  # to drift
+            current = found  # let equal schedules drift
 
 
 def justified(instance: Instance, schedule: Schedule) -> Schedule:
-    """The schedule after pushing all ops late, by their ends, and early again, by their new starts.
+    """The schedule after pushing all ops late by their ends, then early by their new starts; placements stay.
 
-    Placements stay. This is forward-backward improvement of project scheduling (Tormos and Lova 2001).
+    This is forward-backward improvement from project scheduling (Tormos and Lova 2001).
     """
     fixed = [schedule.device[ops[0]] for ops in instance.members]
     ends = [begin + instance.duration[op][schedule.device[op]] for op, begin in enumerate(schedule.start)]

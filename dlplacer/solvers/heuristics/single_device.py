@@ -6,12 +6,12 @@ from dlplacer.solvers.instance.schedule import ProblemSchedule
 
 
 def best_single(problem: Problem) -> ProblemSchedule | None:
-    """All ops on the device where they end first, or None where they fit on none."""
+    """All ops on the device where they end first, or None if they fit on none."""
     return min(singles(problem), key=lambda schedule: schedule.makespan, default=None)
 
 
 def singles(problem: Problem) -> list[ProblemSchedule]:
-    """All ops on one device, for each on which they fit."""
+    """Schedules with all ops on one device, one for each device that can hold them."""
     everywhere = [
         number for number in range(problem.device_count) if all(number in allowed for allowed in problem.allowed)
     ]
@@ -27,7 +27,7 @@ def singles(problem: Problem) -> list[ProblemSchedule]:
 
 
 def _needs(problem: Problem, device: int) -> tuple[tuple[int, ...], int]:
-    """[op] → tick on a device, and the most bytes there at any time: the same on all devices of its type."""
+    """[op] → tick on a device, and the peak bytes there: the same on all devices of its type."""
     start = [0] * problem.op_count
     now = 0
     for op in problem.topological:
@@ -35,7 +35,7 @@ def _needs(problem: Problem, device: int) -> tuple[tuple[int, ...], int]:
         now += problem.duration[op][device] or 0
     if problem.options.memory == "sum":
         return tuple(start), sum(problem.footprint_bytes)
-    # Not by ticks, in which short ops may take no time: order alone decides what is alive.
+    # Ticks may round short ops to zero, so order alone decides which tensors are alive.
     turn = [0] * problem.op_count
     for place, op in enumerate(problem.topological):
         turn[op] = place

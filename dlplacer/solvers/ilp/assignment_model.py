@@ -1,8 +1,8 @@
-"""Models of the placement alone: is there any that all rules but time allow, and which has the least largest load?
+"""Models of the placement alone, for feasibility without regard to time and for the least largest load.
 
-Every placement can be scheduled, one op after another. So without memory over time a problem is infeasible exactly if
-no placement exists. With a literal for each device pair of an arc the linear relaxation is that of paths through
-(op, device), which is close; that of a model with start times, whose delays hang on clauses, is not.
+Every placement can be scheduled by running its ops one after another. So without memory over time a problem is
+infeasible exactly if no placement exists. One literal per device pair of an arc makes the linear relaxation that of
+paths through (op, device), which is tight; with start times, whose delays depend on clauses, it is not.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -21,10 +21,10 @@ from dlplacer.solvers.instance.placement_loads import PlacementLoads
 from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, now, time_is_up
 
 _MOST_WORKING = 20_000
-"""Ops × devices up to which working sets are looked at: a row for each of them."""
+"""Ops × devices up to which working sets are modelled, with a row each."""
 
 WORKING = "working"
-"""Under ``memory: live``, part of the memory family: room for what an op reads and writes while it runs."""
+"""Under ``memory: live``, part of the memory family: memory for an op's inputs, output and workspace while it runs."""
 
 FAMILIES = ("memory", "pins", "colocation", "routes")
 """Rules that can forbid a placement: eq. 13, allowed devices, groups, and eq. 8 (devices that no route joins)."""
@@ -36,7 +36,7 @@ _Travels = dict[tuple[int, int], cp_model.IntVar]
 
 
 class AssignmentModel:
-    """The model of an instance's placements, and of loads, the largest of which is minimised from `least` to `most`.
+    """A model of an instance's placements that minimises the largest of its loads, between `least` and `most`.
 
     `without` names families to ignore, or `WORKING`.
     """
@@ -54,7 +54,7 @@ class AssignmentModel:
         self.largest = self.model.new_int_var(least, most, "largest")
         variables = Variables(constraints.place_blocks(self.model, instance), (), self.largest)
         self.place = variables.place
-        # Auxiliary variables, and their values under a placement.
+        # Auxiliary variables, and their values as functions of a placement.
         self.values: list[tuple[cp_model.IntVar, Callable[[Place], int]]] = []
         constraints.place_every_op(self.model, instance, variables)
         if "routes" not in without:
@@ -90,7 +90,7 @@ class AssignmentModel:
         self.model.minimize(self.largest)
 
     def _travels(self, source: int, readers: tuple[int, ...]) -> _Travels:
-        """Device pair → whether the source is on the one, and a reader on the other."""
+        """Device pair → literal that is true if the source is on the one and a reader on the other."""
         sources, single = self.place[source], len(readers) == 1
         targets = list(dict.fromkeys(device for reader in readers for device in self.place[reader]))
 
@@ -116,7 +116,7 @@ class AssignmentModel:
     def _paid_once(
         self, source: int, readers: tuple[int, ...], a: int, ticks: Mapping[int, int], travels: _Travels
     ) -> list[tuple[Literal, int]]:
-        """The sender on a device pays for its longest transfer of a tensor."""
+        """The load of a sender: its longest transfer of a tensor."""
         paid = {b: each for b, each in ticks.items() if 0 < each < FAR}
         if not paid:
             return []
@@ -131,7 +131,7 @@ class AssignmentModel:
         return [(longest, 1)]
 
     def hint(self, place: Place, largest: int) -> None:
-        """Begin at a placement; every variable gets its value there, as CP-SAT completes few hints itself."""
+        """Start from a placement, with hints for every variable because CP-SAT completes few hints itself."""
         for block, literals in enumerate(self.place):
             for device, literal in literals.items():
                 if isinstance(literal, cp_model.IntVar) and len(literals) > 1:
@@ -146,10 +146,9 @@ class AssignmentModel:
 
 
 def leave_working_room(model: cp_model.CpModel, problem: Problem, place: Sequence[Mapping[int, Literal]]) -> None:
-    """While an op of some time runs, its device holds its block and all others there, its inputs, output and workspace.
+    """While an op of positive time runs, its device holds all resident blocks and its inputs, output and workspace.
 
-    An input counts as the original where its producer lies on the device, and as the copies sent where it does not.
-    `place` is [op] → device → literal.
+    An input counts as its original if produced there, otherwise as its copies. `place` is [op] → device → literal.
     """
     if problem.op_count * problem.device_count > _MOST_WORKING:
         return
@@ -182,10 +181,9 @@ def leave_working_room(model: cp_model.CpModel, problem: Problem, place: Sequenc
 
 
 def find_placement(problem: Problem, seconds: float, without: Container[str] = ()) -> tuple[bool, list[int] | None]:
-    """Return whether the question was decided in time, and [op] → device of a placement that breaks no family, if any.
+    """Return whether the search decided in time, and [op] → device of a placement that satisfies every family, if any.
 
-    Where time is up it is undecided; `OutOfTimeError` is not raised, as a proof that is explained is not to be lost.
-    `without` names families to ignore, or `WORKING`.
+    `without` names families to ignore, or `WORKING`. OutOfTimeError never ends a proof that is being explained.
     """
     until, instance = now() + seconds, _instance_without(problem, without)
     try:
@@ -203,7 +201,7 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
 
 
 def _instance_without(problem: Problem, without: Container[str]) -> Instance:
-    """The problem's instance without groups, or with every device allowed, if these rules are left out."""
+    """The problem's instance without groups, or with every device allowed, if these rules are omitted."""
     instance = build_instance(problem)
     if "colocation" in without:
         every = range(instance.op_count)

@@ -1,7 +1,7 @@
 """One function per rule of the ILP, with the paper's equation number.
 
-No row with memory or load in it is ever enforced by a literal: CP-SAT's presolve may drop the enforcement of rows whose
-Boolean coefficients sum past 2^31 (OR-Tools issue 5293).
+No literal enforces a row with memory or load: CP-SAT's presolve may drop the enforcement of rows whose Boolean
+coefficients sum past 2^31 (OR-Tools issue 5293).
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ Pairs = frozenset[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class OptionalTransfer:
-    """A route that a request may take between two devices: whether it does, and when each segment of it starts."""
+    """A route that a request may take between two devices: whether it is used, and the start of each segment."""
 
     request: int
     source: int
@@ -41,16 +41,16 @@ class Variables:
     place
         [block] → device → literal, true if the block is there: P(k, n).
     start
-        [op] → its start tick T(k); the constant 0 for sources of zero time.
+        [op] → its start tick T(k); the constant 0 for zero-time sources.
     far
         (block, block, pairs of devices) → literal that is true if the blocks are on one of these pairs; it may also be
-        true elsewhere, which only lengthens a delay.
+        true otherwise, which only lengthens a delay.
     away
         (device, blocks, block) → literal that is true if one of the blocks is there and the last one is not.
     optional_transfers
-        The routes of all transfer requests, where transfers are part of the model.
+        The routes of all transfer requests, if transfers are part of the model.
     left_out
-        Transfer requests that may take other routes too: no bound may rest on the model then.
+        Transfer requests with routes outside the model, which then gives no bound.
     """
 
     place: tuple[dict[int, Literal], ...]
@@ -63,7 +63,7 @@ class Variables:
 
 
 def create_variables(model: cp_model.CpModel, instance: Instance, bounds: Bounds, upper: int) -> Variables:
-    """Variables whose domains leave out what cannot be in a schedule of at most `upper` ticks."""
+    """Variables whose domains exclude values impossible in a schedule of at most `upper` ticks."""
     place = place_blocks(model, instance)
     start: list[cp_model.IntVar] = []
     for op in range(instance.op_count):
@@ -99,7 +99,7 @@ def duration(instance: Instance, variables: Variables, op: int) -> Linear | int:
 def hint(
     model: cp_model.CpModel, instance: Instance, variables: Variables, device: Sequence[int], start: Sequence[int]
 ) -> None:
-    """Start the search at a schedule: every variable gets its value there, auxiliary ones too."""
+    """Start the search at a schedule, with a hint for every variable."""
     placement = [device[ops[0]] for ops in instance.members]
     for block, literals in enumerate(variables.place):
         for there, literal in literals.items():
@@ -108,7 +108,7 @@ def hint(
     for op, variable in enumerate(variables.start):
         if op not in instance.sources:
             model.add_hint(variable, start[op])
-    # Auxiliary literals too: CP-SAT gives up a hint that it cannot complete within few conflicts.
+    # Auxiliary literals too: CP-SAT abandons a hint that it cannot complete within few conflicts.
     for (source, target, pairs), literal in variables.far.items():
         model.add_hint(literal, (placement[source], placement[target]) in pairs)
     for (there, blocks, other), literal in variables.away.items():
@@ -119,7 +119,7 @@ def hint(
 
 
 _ORDERED_BLOCKS = 40
-"""Blocks along which devices are ordered: what is left free after 40 is hardly ever symmetric. A guess."""
+"""Blocks along which devices are ordered; the remainder is hardly ever symmetric. A guess."""
 
 
 def place_every_op(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
@@ -149,8 +149,8 @@ def respect_precedence(
     """Eq. 10 and 11: T(j) ≥ T(i) + Δ(i) + the delay between the devices of i and j.
 
     With the distinct delays c_0 < c_1 < … of an arc the row is T(j) ≥ T(i) + Δ(i) + c_0 + Σ_k (c_k − c_{k−1})·far_k,
-    where far_k is true if the devices are at least c_k apart. An arc whose reader cannot start before its data are
-    there on any device has no row.
+    where far_k is true if the devices are at least c_k apart. An arc whose data always arrive before its reader can
+    start has no row.
     """
     for op, arcs in enumerate(instance.successors):
         for target, delay in arcs:
@@ -174,11 +174,11 @@ def respect_precedence(
 
 
 def run_one_op_at_a_time(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
-    """Eq. 12: the ops of a device do not overlap, and none of zero time starts strictly inside another.
+    """Eq. 12: the ops of a device do not overlap, and no zero-time op starts strictly inside another.
 
-    Sources and sinks of zero time need no interval. A source starts at 0, where nothing can be around it. A sink inside
-    another op can be moved to that op's end: nothing reads it, and the makespan is no earlier than that end
-    (`dlplacer.solvers.instance.schedule.compact` moves it).
+    Zero-time sources and sinks need no interval. A source starts at 0, before which no op runs. A sink inside another
+    op can move to that op's end (`dlplacer.solvers.instance.schedule.compact`): no op reads it, and the makespan is no
+    earlier.
     """
     resources: list[list[cp_model.IntervalVar]] = [[] for _ in instance.capacity]
     for op, start in enumerate(variables.start):
@@ -188,7 +188,7 @@ def run_one_op_at_a_time(model: cp_model.CpModel, instance: Instance, variables:
             ticks = instance.duration[op][device]
             interval = model.new_optional_fixed_size_interval_var(start, ticks, literal, f"run{op}_{device}")
             resources[device].append(interval)
-    # Disjunctive only: a redundant cumulative over all devices made proofs slightly slower.
+    # Disjunctive only: a redundant cumulative over all devices slows proofs.
     for resource in resources:
         if len(resource) > 1:
             model.add_no_overlap(resource)
@@ -206,7 +206,7 @@ def fit_into_memory(model: cp_model.CpModel, instance: Instance, variables: Vari
 
 
 def finish_before_makespan(model: cp_model.CpModel, instance: Instance, variables: Variables, bounds: Bounds) -> None:
-    """The makespan is no earlier than the end of any op, nor than what the op's tail adds to it."""
+    """The makespan is no earlier than the end of any op plus its tail."""
     for op, start in enumerate(variables.start):
         if op not in instance.sources:
             end = start + duration(instance, variables, op)
@@ -214,9 +214,9 @@ def finish_before_makespan(model: cp_model.CpModel, instance: Instance, variable
 
 
 def bound_loads(model: cp_model.CpModel, instance: Instance, variables: Variables, bounds: Bounds) -> None:
-    """Redundant: the work of a device fits between the least head and the least tail of the ops that may run there.
+    """Redundant: the work of a device fits between the least head and the least tail of the ops allowed there.
 
-    Proof: its ops run one at a time (eq. 12), the first not before its head, and the last leaves its tail.
+    Proof: its ops run one at a time (eq. 12), the first no earlier than its head, and the last is followed by its tail.
     """
     for device in range(instance.device_count):
         ops = [op for op, devices in enumerate(instance.allowed) if device in devices and instance.duration[op][device]]
@@ -228,15 +228,14 @@ def bound_loads(model: cp_model.CpModel, instance: Instance, variables: Variable
 
 
 def minimize_makespan(model: cp_model.CpModel, variables: Variables) -> None:
-    """The objective: the tick at which the last op ends is least."""
+    """The objective: minimise the tick at which the last op ends."""
     model.minimize(variables.makespan)
 
 
 def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Variables, device: Sequence[int]) -> None:
-    """Of devices that can be swapped, each is used along the largest blocks only after the one before it.
+    """Each of several interchangeable devices is used along the largest blocks only after the one before it.
 
-    Any plan can be relabelled so, as swapping devices keeps its makespan. The order is that of a known schedule, [op] →
-    device, which so remains a hint.
+    Swaps keep makespans, so any plan can be relabelled. The order of a known schedule, [op] → device, keeps it a hint.
     """
     work = [sum(instance.longest[op] for op in ops) for ops in instance.members]
     largest = sorted(range(len(work)), key=lambda block: -work[block])[:_ORDERED_BLOCKS]
@@ -263,10 +262,10 @@ def _pairs(instance: Instance, op: int, target: int, delay: Delay, level: int) -
 def _imply(
     model: cp_model.CpModel, variables: Variables, ends: tuple[int, int], pairs: Pairs, then: Literal | None
 ) -> None:
-    """One clause per source device a: not there, or the target on a device b with (a, b) not in pairs, or `then`."""
+    """Add a clause per source device a: source not on a, target on a device b with (a, b) not in pairs, or `then`."""
     sources, targets = variables.place[ends[0]], variables.place[ends[1]]
     for a, literal in sources.items():
-        # `then` need not be exact, only true where it must: D clauses per arc in place of D².
+        # `then` may be true too often, so that D clauses per arc suffice in place of D².
         near = [targets[b] for b in targets if (a, b) not in pairs]
         if len(near) < len(targets):
             model.add_bool_or([~literal, *near, *([] if then is None else [then])])

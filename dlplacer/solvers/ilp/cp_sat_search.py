@@ -1,4 +1,4 @@
-"""Running CP-SAT on a model: parameters, deadline, early stops, improvements as they come."""
+"""CP-SAT runs on a model: parameters, deadline, early stops, and improvements as they are found."""
 
 import math
 from collections.abc import Callable
@@ -16,22 +16,19 @@ from dlplacer.solvers.instance.schedule import Incumbent, Schedule, with_transfe
 from dlplacer.solvers.instance.time_limit import count_work, counts_work, in_thread, time_is_up
 
 _TUNED_PORTFOLIO = 8
-"""From so many workers on CP-SAT's own portfolio is used; 8 is the smallest that its authors tune."""
+"""Workers from which CP-SAT's own portfolio is used: its authors tune no smaller one."""
 
 _SUBSOLVERS = ("no_lp", "quick_restart_no_lp", "default_lp", "quick_restart", "max_lp", "reduced_costs")
-"""Full searches below that; the first ones leave out the linear relaxation, which slows these models down."""
+"""Full searches below that; the first ones omit the linear relaxation, which slows these models down."""
 
 _SECONDS_OF_WORK = 4.0
-"""Seconds that one deterministic second of CP-SAT's work takes. Measured as 3 to 7 on segments."""
+"""Seconds per deterministic second of CP-SAT; 3 to 7 on segments."""
 
 
 def new_solver(
     workers: int, seed: int, seconds: float, work: float = math.inf, relaxes_well: bool = False
 ) -> cp_model.CpSolver:
-    """A solver with limits of the time that passes and of CP-SAT's deterministic seconds.
-
-    If the linear relaxation of the model is close, searches are those that CP-SAT chooses itself, which use it.
-    """
+    """A solver limited in elapsed and deterministic seconds; with CP-SAT's own searches if the model `relaxes_well`."""
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed % 2**31
@@ -40,10 +37,10 @@ def new_solver(
     else:
         solver.parameters.max_time_in_seconds = seconds
     solver.parameters.max_deterministic_time = work
-    # Presolve drops the enforcement of rows whose Boolean coefficients pass 2^31 in sum: a wrong OPTIMAL (issue 5293).
+    # Presolve drops the enforcement of rows whose Boolean coefficients sum past 2^31: a wrong OPTIMAL (issue 5293).
     solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.catch_sigint_signal = False
-    # Precedences between ops of one device cost more to find than they prune.
+    # Precedences between ops of one device cost more to find than they save.
     solver.parameters.use_precedences_in_disjunctive_constraint = False
     if workers == 1 and not relaxes_well:
         solver.parameters.linearization_level = 0
@@ -59,9 +56,9 @@ def solve_in_thread(
     look: Callable[[], bool],
     listener: cp_model.CpSolverSolutionCallback | None = None,
 ) -> cp_model.CpSolverStatus | None:
-    """The status with which CP-SAT ends; None if it does not heed its limits and is left behind.
+    """The status with which CP-SAT ends; None if it ignores its limits and is left behind.
 
-    It runs in a thread, as presolve calls nothing back: meanwhile Ctrl-C is heard, and `look` says whether to end.
+    It runs in a thread, because presolve makes no callbacks: meanwhile Ctrl-C works, and `look` can end it.
     """
     try:
         status = in_thread(lambda: solver.solve(model, listener), seconds, look, solver.stop_search)
@@ -83,7 +80,7 @@ def read_schedules(
 ) -> list[Schedule]:
     """The schedules that a solution suggests, as early as its order allows.
 
-    If transfers are part of the model, also as it is, since waiting may save memory, and with transfers decided anew.
+    If transfers are modelled, also the solution as it is, since waiting may save memory, and with transfers redone.
     """
     place = [next(device for device, there in row.items() if is_true(there)) for row in variables.place]
     start = tuple(map(value, variables.start))
@@ -103,7 +100,7 @@ def read_schedules(
 
 
 def reader(variables: Variables, instance: Instance) -> Reader:
-    """The reader of a model with start times: see `read_schedules`."""
+    """The `read_schedules` of a model with start times."""
     return partial(read_schedules, variables, instance)
 
 
@@ -116,10 +113,10 @@ class SearchEnd(Enum):
 
 
 def no_schedule_error(known: Schedule) -> InternalError:
-    """The error for a model that is proved infeasible, where a schedule of it is known."""
+    """The error for a model proved infeasible although a schedule of it is known."""
     return InternalError(
-        f"CP-SAT finds no schedule of at most {known.makespan} ticks, where one is known; please report this graph and "
-        "topology"
+        f"CP-SAT finds no schedule of at most {known.makespan} ticks, although one is known; please report this graph "
+        "and topology"
     )
 
 
@@ -134,16 +131,12 @@ def search(
     work: float = math.inf,
     relaxes_well: bool = False,
 ) -> SearchEnd:
-    """Solve a model for some time and return the proof; better schedules and bounds go to the incumbent.
-
-    A solver that does not heed the limits of `new_solver` is left behind.
-    """
+    """Solve a model for some time and return the proof; better schedules and bounds go to the incumbent."""
     budget = incumbent.budget
     if seconds <= 0:
         return SearchEnd.UNDECIDED
     if budget.workers > 1:
-        # Several workers are not deterministic anyway, and each would end alone once it has spent its work: with limits
-        # of their own one of two was idle for most of the time.
+        # Several workers are not deterministic anyway, and with limits of their own some would idle.
         seconds, work = min(seconds, _SECONDS_OF_WORK * work), math.inf
     solver = new_solver(budget.workers, budget.seed, seconds, work, relaxes_well)
     solver.parameters.relative_gap_limit = budget.gap
@@ -168,7 +161,7 @@ def search(
 
 
 class _Listener(cp_model.CpSolverSolutionCallback):
-    """Keeps what the solver's threads report until the main thread delivers it."""
+    """Reports of the solver's threads, kept until the main thread delivers them."""
 
     def __init__(self, read: Reader) -> None:
         super().__init__()
@@ -190,6 +183,5 @@ class _Listener(cp_model.CpSolverSolutionCallback):
 
 
 def _whole(bound: float) -> int:
-    """The whole number of ticks that a bound from floating-point arithmetic proves."""
-    # CP-SAT hands out its integer bounds as floats.
+    """The integer bound proven by a floating-point one, with tolerance because CP-SAT reports bounds as floats."""
     return math.ceil(bound - 1e-3) if math.isfinite(bound) else 0

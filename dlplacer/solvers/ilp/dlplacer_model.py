@@ -1,9 +1,8 @@
-"""DLPlacer's ILP as the paper writes it: eq. 7–13 row by row, with placement, routes and start times as variables.
+"""DLPlacer's ILP as in the paper: eq. 7–13 row by row, with placement, routes and start times as variables.
 
-It is the reference of the other methods, which decompose the problem and solve the routes ahead. Nothing of theirs is
-in it: no bound, no order of devices, no cut. All rows are linear; of two ops on one device a binary says which is
-first, as in eq. 12, and the horizon is the big M. Where links are contended or memory counts over time, it is a
-relaxation.
+It is the reference for the other methods, which decompose the problem and fix routes in advance. It contains none of
+their bounds, device orders or cuts. All rows are linear; a binary orders each pair of ops on a device, as in eq. 12,
+and the horizon is the big M. With contended links or memory over time, it is a relaxation.
 """
 
 import math
@@ -25,16 +24,16 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.time_limit import ask_time
 
 _OPEN = 2**62
-"""Sides of a row from which it is open."""
+"""Absolute value from which a side of a row is open."""
 
 Uses = Mapping[tuple[str, str], cp_model.IntVar]
-"""Link direction → C(e, l): 1 where edge e is sent over link l."""
+"""Link direction → C(e, l): 1 if edge e is sent over link l."""
 
 
 def build_dlplacer_model(problem: Problem) -> tuple[cp_model.CpModel, Variables]:
     """The model of a problem whose delays are those of eq. 11, and its P(k, n) for each block, T(k) and makespan.
 
-    Raises InputError if the problem has delays of another kind: then a sum over links would bound nothing.
+    Raises InputError if the problem has other delays, because a sum over links would then bound nothing.
     """
     if problem.options.delay != "store-and-forward":
         raise InputError(
@@ -78,14 +77,14 @@ def _send(model: cp_model.CpModel, problem: Problem, instance: Instance, variabl
         sent.add((arc.source, arc.target))
     for target, arcs in enumerate(instance.predecessors):
         for source in (source for source, _ in arcs if (source, target) not in sent):
-            # The barrier between forward and backward pass, which the paper does not have.
+            # The barrier between forward and backward pass, which the paper lacks.
             model.add(variables.start[target] >= variables.start[source] + duration(instance, variables, source))
 
 
 def _keep_flow(
     model: cp_model.CpModel, problem: Problem, ends: tuple[Mapping[int, Literal], Mapping[int, Literal]], uses: Uses
 ) -> None:
-    """Eq. 8 and 9: of the links of a node one more leads out where the producer is, one more in where the reader is."""
+    """Eq. 8 and 9: links out of a node exceed links in by one at the producer, and fall short by one at the reader."""
     produced, read = ends
     nodes = {node for hop in uses for node in hop} | set(problem.topology.device_index)
     for node in sorted(nodes):
@@ -117,7 +116,7 @@ def _run_in_turn(model: cp_model.CpModel, problem: Problem, instance: Instance, 
 def export_model(problem: Problem, path: Path) -> None:
     """Write the model of a problem for other solvers: ``.mps``, or CP-SAT's own ``.pb.txt``.
 
-    Raises InputError if the file's name ends in neither, or as `build_dlplacer_model` does.
+    Raises InputError if the file name has another ending, or like `build_dlplacer_model`.
     """
     texts: dict[str, Callable[[cp_model.CpModel], str]] = {".mps": _mps, ".pb.txt": lambda model: str(model.proto)}
     text = next((each for ending, each in texts.items() if path.name.endswith(ending)), None)
@@ -129,7 +128,7 @@ def export_model(problem: Problem, path: Path) -> None:
 def _mps(model: cp_model.CpModel) -> str:
     from ortools.linear_solver.python import model_builder
 
-    # Rows hold the least and the greatest number of 64 bits where they are open.
+    # Open sides of rows hold the least or greatest 64-bit number.
     new_model: Any = model_builder.Model
     linear = new_model()
     columns = [linear.new_int_var(*variable.domain, variable.name) for variable in model.proto.variables]

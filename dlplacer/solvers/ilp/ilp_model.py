@@ -1,4 +1,4 @@
-"""The whole ILP of an instance; of a small problem the exact model: transfers, routes and memory over time in one."""
+"""The whole ILP of an instance; for small problems the exact model with transfers, routes and memory over time."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -36,10 +36,7 @@ def build_model(
     start_from: Schedule | None = None,
     every_route: bool = False,
 ) -> tuple[cp_model.CpModel, Variables]:
-    """The model of all schedules of at most `upper` ticks, hinted with a schedule if one is given.
-
-    For small problems it lists every route that transfers may take.
-    """
+    """The model of all schedules of at most `upper` ticks, hinted if one is given, with all routes if `every_route`."""
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
     constraints.place_every_op(model, instance, variables)
@@ -63,7 +60,7 @@ def build_model(
 
 _Moment = cp_model.LinearExprT
 Shelf = list[tuple[cp_model.IntervalVar, int]]
-"""The tensors that may be on a device: intervals, and bytes while they last."""
+"""The possible tensors on a device: intervals, and bytes while they last."""
 
 
 def fit_into_memory_at_all_times(
@@ -89,7 +86,7 @@ def fit_into_memory_at_all_times(
 
 
 class _Store:
-    """Puts things on shelves from a moment until the last of some others."""
+    """The tensors on every device, each from a tick to the last of several others."""
 
     def __init__(
         self, model: cp_model.CpModel, problem: Problem, instance: Instance, variables: Variables, upper: int
@@ -104,13 +101,13 @@ class _Store:
             self.output_of[edge.tensor] = edge.output
 
     def op(self, op: int, traffic: Traffic) -> None:
-        """Each output, from the op's start to its last reader or transfer; workspace, while it runs."""
+        """Add each output, from the op's start to its last reader or transfer, and workspace while it runs."""
         start, end = self.variables.start[op], self._end(op)
         sent = ((one, traffic.requests[one.request]) for one in self.variables.optional_transfers)
         leaving = [(one, self.output_of[request.tensor]) for one, request in sent if request.source == op]
         for device, here in self.variables.place[self.instance.block[op]].items():
-            # An interval's end must be affine in one variable, which the op's end is not where its time depends on the
-            # device; but this interval is there on this device only.
+            # An interval's end must be affine in one variable, which the op's end is not if its time depends on the
+            # device; but this interval exists on this device only.
             self.put(device, self.problem.workspace_bytes[op], start, start + self.instance.duration[op][device], here)
             for part in self.problem.graph.output_parts.get(self.problem.graph.ops[op].id, ()):
                 readers = [reader for output in part.outputs for reader in self.readers[op, output]]
@@ -121,7 +118,7 @@ class _Store:
                 self.put(device, part.bytes, start, until, here)
 
     def optional(self, optional: OptionalTransfer, traffic: Traffic) -> None:
-        """The copy, from its last route segment to its last reader; what relays hold."""
+        """Add the copy, from its last route segment to its last reader, and the copies on relays."""
         request = traffic.requests[optional.request]
         size = self.problem.sizes_bytes[request.size]
         steps = list(zip(optional.start, optional.route, strict=True))
@@ -132,14 +129,14 @@ class _Store:
         self.put(optional.target, size, optional.start[-1], until, optional.used)
 
     def put(self, device: int, size: int, begin: _Moment, until: _Moment, here: Literal) -> None:
-        """Something of a size on a device between two moments, if a literal holds."""
+        """Add bytes on a device between two ticks, if a literal holds."""
         if size and self.instance.capacity[device] is not None:
             length = self.model.new_int_var(0, self.upper, "")
             interval = self.model.new_optional_interval_var(begin, length, until, here, "")
             self.shelves[device].append((interval, size))
 
     def _until(self, least: _Moment, here: Literal, readers: Sequence[int], device: int) -> cp_model.IntVar:
-        """A moment no earlier than another and than the end of all readers on a device."""
+        """A tick no earlier than `least` and than the end of all readers on a device."""
         until = self.model.new_int_var(0, self.upper, "")
         self.model.add(until >= least).only_enforce_if(here)
         for op in set(readers):
@@ -153,22 +150,19 @@ class _Store:
 
 
 _MOST_REQUESTS_BY_PAIR = 1600
-"""Transfer requests × ordered pairs of devices: 28 edges of 8 ops on 8 devices are 1,568. Above it the model takes
-seconds to build and nothing is proven."""
+"""Transfer requests × ordered device pairs above which the model takes seconds to build and proves nothing: 28 edges of
+8 ops on 8 devices are 1,568."""
 
 _FEW_ROUTES_SHARE = 0.2
-"""Share of the time for the model with least-delay routes only, where devices may relay: on 8 ops and devices it found
-18 for 21 in two seconds, and with that slack 2,804 routes were left of 3,608. A guess."""
+"""Share of the time for the model with least-delay routes only, if devices may relay: a shorter schedule leaves fewer
+routes to list. A guess."""
 
 _MOST_TICKS = 2**45
-"""Longer schedules are left out: sums of their times would not fit into words of 64 bits."""
+"""Longer schedules are excluded, because sums of their times could exceed 64 bits."""
 
 
 def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> bool:
-    """Solve the whole of a small problem; False if that proves that no plan exists.
-
-    Bounds and proofs count only if no route that a transfer may take is left out.
-    """
+    """Solve the whole of a small problem; False if no plan exists. Models that omit routes give no bound or proof."""
     traffic = instance.traffic
     if incumbent.closed or seconds <= 0:
         return True
@@ -178,11 +172,11 @@ def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumben
         return True
     timed = instance
     if problem.options.memory == "live":
-        # Parameters take memory from when they are made, so their times matter too.
+        # Parameters take memory from their start, so their times matter too.
         timed = replace(instance, sources=frozenset(), sinks=frozenset())
     stop_at = now() + seconds
     if not traffic.routes.complete:
-        # A better schedule first, with few routes: the less slack it leaves, the fewer routes are to be listed.
+        # First improve the schedule with few routes: less slack leaves fewer routes to list.
         _solve(problem, timed, bounds, incumbent, _FEW_ROUTES_SHARE * seconds, every_route=False)
     return incumbent.closed or _solve(problem, timed, bounds, incumbent, stop_at - now(), every_route=True)
 
@@ -195,7 +189,7 @@ def _solve(
     if best is not None:
         upper = best.makespan
     elif instance.traffic is not None:
-        # All ops and all transfers can follow one another, if any schedule keeps the memory.
+        # If any schedule fits in memory, one with all ops and transfers in sequence does.
         sent = sum(instance.traffic.routes.longest(request.size) for request in instance.traffic.requests)
         upper = sum(instance.longest) + (instance.device_count - 1) * sent
     model, variables = build_exact_model(problem, instance, bounds, min(upper, _MOST_TICKS), best, every_route)
@@ -211,13 +205,10 @@ def _solve(
 def build_exact_model(
     problem: Problem, instance: Instance, bounds: Bounds, upper: int, start_from: Schedule | None, every_route: bool
 ) -> tuple[cp_model.CpModel, Variables]:
-    """The model of a problem with traffic, memory over time included.
-
-    Under ``memory: live`` the instance has no sources and sinks, as all times matter then.
-    """
+    """The model of a problem with traffic and memory over time; no sources or sinks under ``memory: live``."""
     model, variables = build_model(instance, bounds, upper, start_from, every_route)
     if problem.options.memory == "live" and instance.traffic is not None:
         fit_into_memory_at_all_times(model, problem, instance, instance.traffic, variables, upper)
-        # These rows follow, but CP-SAT does not see it: without them a few tight problems stay open for minutes.
+        # CP-SAT does not derive these implied rows, and without them a few tight problems stay open.
         leave_working_room(model, problem, [variables.place[block] for block in instance.block])
     return model, variables

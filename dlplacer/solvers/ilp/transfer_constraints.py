@@ -1,6 +1,6 @@
-"""Transfers as part of the model: which route each one takes, when, and one at a time on every link direction.
+"""Transfers as part of the model: the route and times of each, and one at a time on every link direction.
 
-Without contention and with memory to spare none of this is needed, as eq. 8, 9 and 11 are a table of delays.
+Without contention and with spare memory none of this is needed, because eq. 8, 9 and 11 are a table of delays.
 """
 
 from ortools.sat.python import cp_model
@@ -13,10 +13,10 @@ from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
 
 _MOST_ROUTES = 64
-"""Routes from device to device that a proof lists for one request; a guess."""
+"""Routes between two devices that a proof lists for one request; a guess."""
 
 _MOST_OPTIONAL_TRANSFERS = 12_000
-"""Routes of all requests; from there on only those of least delay are added, and nothing is proven. A guess."""
+"""Routes of all requests above which only those of least delay are added, and nothing is proven. A guess."""
 
 
 def add_transfers(
@@ -28,13 +28,13 @@ def add_transfers(
     upper: int,
     every_route: bool = False,
 ) -> None:
-    """Eq. 8 to 11 with routes: a transfer request that a device reads and does not make takes one of its routes there.
+    """Eq. 8 to 11 with routes: a request read but not produced on a device takes one of its routes there.
 
-    It leaves its producer's device after the producer has ended (eq. 10), every route segment after the one before, and
-    its readers on the target start after the last. A literal may also be true where nothing is read: that helps nobody.
-    Where there are too many routes to list them all, only that of least delay is known, and `variables.left_out` says
-    so. With `every_route` it looks for all that a schedule of at most `upper` ticks may take, between the head of the
-    producer and the tails of the readers, where the table does not know them.
+    It starts after its producer has ended (eq. 10), each route segment starts after the previous one, and its readers
+    on the target start after the last. A literal may also be true without a reader, which shortens nothing. If there
+    are too many routes to list, only the one of least delay is modelled, and `variables.left_out` has the request. With
+    `every_route` the function lists all routes that a schedule of at most `upper` ticks may take, between the head of
+    the producer and the tails of the readers, if the table is incomplete.
     """
     found = variables.optional_transfers
     for number, request in enumerate(traffic.requests):
@@ -44,7 +44,7 @@ def add_transfers(
         delays = [delay for end, delay in instance.successors[request.source] if end in request.readers]
         apart = (op for op in request.readers if instance.block[op] != instance.block[request.source])
         for target in sorted({device for op in apart for device in instance.allowed[op]}):
-            # The routes of 8 ops on 8 devices take seconds to list.
+            # Listing all routes may take seconds.
             ask_time()
             here = [op for op in request.readers if target in instance.allowed[op]]
             most_ticks = upper - first - min(instance.shortest[op] + bounds.tail[op] for op in here)
@@ -72,7 +72,7 @@ def add_transfers(
                 reads = variables.place[instance.block[op]].get(target)
                 if reads is None:
                     continue
-                # A reader on the target has its data made or transferred there, and starts when they have arrived.
+                # A reader on the target needs its data made or transferred there, and starts after they arrive.
                 for source, there in elsewhere.items():
                     model.add_bool_or([~reads, ~there, *(one.used for one in several if one.source == source)])
                 for one in several:
@@ -81,7 +81,7 @@ def add_transfers(
 
 
 def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> None:
-    """A link direction carries one transfer at a time; of link directions that always go together one is enough."""
+    """A link direction carries one transfer at a time; link directions always used together share one constraint."""
     uses: dict[int, list[int]] = {}
     intervals: list[cp_model.IntervalVar] = []
     for optional in variables.optional_transfers:
@@ -90,7 +90,7 @@ def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> Non
             same: dict[tuple[int, int], int] = {}
             for resource, offset, ticks in segment.holds:
                 if offset and not ticks:
-                    # Less than a tick, of which no whole one may be left: at which tick it lies is not known.
+                    # Less than a tick, with no whole one guaranteed: its tick is unknown.
                     continue
                 if (offset, ticks) not in same:
                     same[offset, ticks], begin = len(intervals), start + offset
@@ -102,7 +102,7 @@ def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> Non
 
 
 def hint_transfers(model: cp_model.CpModel, traffic: Traffic, variables: Variables, schedule: Schedule) -> None:
-    """Start the search with the transfers of a schedule; those that take other routes are left out."""
+    """Start the search with the transfers of a schedule, except those that take other routes."""
     sent = {}
     for send in schedule.transfers:
         source = schedule.device[traffic.requests[send.request].source]
@@ -119,7 +119,7 @@ def hint_transfers(model: cp_model.CpModel, traffic: Traffic, variables: Variabl
 def _routes(
     traffic: Traffic, request: TransferRequest, pair: tuple[int, int], most_ticks: int, every_route: bool
 ) -> tuple[tuple[TimedRoute, ...], bool]:
-    """The routes to model, and whether they are all that take at most some ticks, or relax all of them."""
+    """The routes to model, and whether they are all routes of at most `most_ticks`, or relax all of them."""
     table = traffic.routes
     if table.complete:
         return table.between(request.size, *pair), True

@@ -1,1 +1,1 @@
-"""Shared by all solvers: the instance in integers, schedules of it, and the best one so far."""
+"""Code shared by all solvers: the integer instance, its schedules, and the incumbent."""

@@ -1,11 +1,11 @@
-"""A problem as the solvers iterate over it: blocks in place of colocation groups, parallel arcs merged, reversible.
+"""A problem in the form that solvers iterate over: blocks as colocation groups, parallel arcs merged, reversible.
 
-Routing is solved ahead (`dlplacer.problem.routes`): without contention, eq. 8, 9 and 11 reduce to a table of delays per
-device pair, and the solvers choose placement and order only. With contention the table is a relaxation: no transfer
-takes less. Then, and where copies need memory, `Instance.traffic` has the transfers.
+Routes are fixed in advance (`dlplacer.problem.routes`): without contention, eq. 8, 9 and 11 reduce to a table of delays
+per device pair, and solvers choose placement and order only. With contention the table is a relaxation, because no
+transfer takes less. `Instance.traffic` then has the transfers, as it does if copies need memory.
 
-The barrier at the loss is an op of no time after the problem's own: every forward op leads to it, and it leads to
-every op behind it, without delays.
+The barrier at the loss is a zero-time op after the problem's own ops. Arcs without delays lead to it from every forward
+op, and from it to every op behind it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ FAR = 2**40
 """Delay between devices that no route joins: more than any horizon."""
 
 Delay = tuple[tuple[int, ...], ...]
-"""[source device][target device] → ticks; 0 on the diagonal, `FAR` where no route leads."""
+"""[source device][target device] → ticks; 0 on the diagonal, `FAR` if no route exists."""
 
 Arcs = tuple[tuple[tuple[int, Delay], ...], ...]
 """[op] → (op at the other end, delay) of its arcs."""
@@ -35,7 +35,7 @@ class Instance:
     Attributes
     ----------
     duration
-        [op][device] → ticks; meaningless where the op may not run.
+        [op][device] → ticks; meaningless if the device is not allowed.
     allowed
         [op] → devices that may run it and all ops of its block, ascending.
     successors, predecessors
@@ -45,14 +45,14 @@ class Instance:
     block, members
         [op] → its block, [block] → its ops: a colocation group, or a single op.
     footprint, capacity
-        [block] and [device] → bytes; None where memory is unlimited.
+        [block] and [device] → bytes; None if memory is unlimited.
     component
-        [device] → number of the connected part of the machine that it belongs to.
+        [device] → number of its connected part of the machine.
     sources, sinks
-        Ops of zero time that read nothing and start at 0 anywhere (parameters, inputs), or that nothing reads.
+        Zero-time ops: sources without inputs (parameters, inputs) start at 0 on any device; sinks have no readers.
     barrier, traffic
-        The barrier's op, and requests where links are contended or copies may need memory that is short. Both are None
-        elsewhere, and in parts of an instance and its reverse, which are relaxations then.
+        The barrier's op; transfer requests if links are contended or copies may exceed memory. Otherwise None, as in
+        parts and reverses of an instance, which are relaxations then.
     """
 
     duration: tuple[tuple[int, ...], ...]
@@ -106,7 +106,7 @@ class Instance:
         return [[row[device] for device in devices] for row, devices in zip(self.duration, self.allowed, strict=True)]
 
     def __hash__(self) -> int:
-        """A hash of some fields, computed once: instances are keys of the tables in which solvers keep results."""
+        """A hash of some fields, computed once because instances are keys of the solvers' result tables."""
         return self._hash
 
     @cached_property
@@ -120,7 +120,7 @@ class Instance:
 
     @cached_property
     def known(self) -> dict[Any, Any]:
-        """Results to be asked for again, such as bounds, ranks and tables: on 100,000 ops each takes a second."""
+        """Cached results, such as bounds, ranks and tables, which are slow to recompute on large instances."""
         return {}
 
     @cached_property
@@ -136,7 +136,7 @@ class Instance:
 
     @cached_property
     def parts(self) -> tuple[tuple[int, ...], ...]:
-        """Blocks of each weakly connected part of the graph; such a part runs in one component of the machine."""
+        """Blocks of each weakly connected part of the graph, which runs in one component of the machine."""
         from networkx.utils import UnionFind
 
         joined = UnionFind(range(len(self.members)))
@@ -149,7 +149,7 @@ class Instance:
 
     @cached_property
     def reversed(self) -> "Instance":
-        """The same work with time running backwards."""
+        """The same work in reversed time."""
 
         def turned(arcs: Arcs) -> Arcs:
             return tuple(tuple((end, transposed[delay]) for end, delay in row) for row in arcs)
@@ -205,7 +205,7 @@ class Instance:
 
 
 def build_instance(problem: Problem) -> Instance:
-    """The instance of a problem, made once."""
+    """The instance of a problem, computed once."""
     if Instance not in problem.derived:
         problem.derived[Instance] = _build(problem)
     return problem.derived[Instance]  # type: ignore[no-any-return]
@@ -278,7 +278,7 @@ def _arcs(problem: Problem) -> list[list[tuple[int, Delay]]]:
 
 
 def _add_barrier(problem: Problem, successors: list[list[tuple[int, Delay]]]) -> None:
-    """Arcs from the last ops before the barrier to it, and from it to the first ops behind it."""
+    """Add arcs from the last ops before the barrier to it, and from it to the first ops behind it."""
     behind, barrier = problem.behind_barrier, problem.op_count
     nothing: Delay = ((0,) * problem.device_count,) * problem.device_count
     for op in range(problem.op_count):
@@ -297,9 +297,9 @@ def _components(problem: Problem) -> tuple[int, ...]:
 def interchangeable(instance: Instance) -> list[tuple[int, ...]]:
     """Classes of two or more devices, any two of which can be swapped.
 
-    A swap keeps makespans if every op takes the same time on both devices or may run on neither, the capacities agree,
-    and every delay to, from and between them is kept; with traffic, also every link. One member of a class stands for
-    all: swapping a with b, b with c, and a with b again swaps a with c.
+    A swap keeps makespans if every op takes the same time on both devices or is allowed on neither, the capacities
+    agree, and every delay to, from and between them is kept; with traffic, also every link. One member of a class can
+    represent all: swapping a with b, b with c, and a with b again swaps a with c.
     """
     tables = {_pattern(delay) for delay in {delay for arcs in instance.successors for _, delay in arcs}}
     classes: list[list[int]] = []
@@ -325,7 +325,7 @@ def _swappable(instance: Instance, tables: set[Delay], a: int, b: int) -> bool:
 
 
 def _pattern(delay: Delay) -> Delay:
-    """The pattern of equal delays: tensors of many sizes have few patterns over one machine."""
+    """The pattern of equal delays; on one machine tensors of many sizes share few patterns."""
     ask_time()
     numbers: dict[int, int] = {}
     return tuple(tuple(numbers.setdefault(ticks, len(numbers)) for ticks in row) for row in delay)

@@ -1,4 +1,4 @@
-"""Schedules that keep to the memory over time, and surrogates that lead heuristics, which count sums, to one."""
+"""Schedules that fit in memory over time, and surrogates that lead heuristics with memory sums to such schedules."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,22 +11,19 @@ from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 _ROUNDS = 6
-"""Times that a surrogate is tightened by what its schedule exceeds; a chain needs one or two."""
+"""Most times that a surrogate is tightened by its schedule's excess; a chain needs one or two."""
 
 
 def admission(problem: Problem, instance: Instance) -> Callable[[Schedule], bool]:
-    """Whether a schedule of the problem's instance keeps every device's memory at all times.
-
-    Under ``memory: sum`` all do, as the sum is a rule of the instance itself.
-    """
+    """A test of whether a schedule fits in every device's memory at all times; always true under ``memory: sum``."""
     return lambda schedule: not any(overflow(problem, instance, schedule))
 
 
 def overflow(problem: Problem, instance: Instance, schedule: Schedule) -> list[int]:
-    """[device] → bytes by which the peak of what is alive exceeds its memory, once the schedule is in seconds."""
+    """[device] → bytes by which its peak of live tensors exceeds its memory, with the schedule in seconds."""
     if instance.traffic is None or not may_bind(problem):
         return [0] * instance.device_count
-    # All that is ever on a device at once: if that fits, what is alive does, and to see that takes a tenth of the time.
+    # A test ten times faster: if all tensors ever on a device fit at once, so do the live ones.
     count, most = problem.op_count, [0] * instance.device_count
     for op, here in enumerate(schedule.device[:count]):
         most[here] += problem.resident_bytes[op] + problem.output_bytes[op] + problem.workspace_bytes[op]
@@ -47,17 +44,17 @@ def excess_bytes(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequen
 def attempts(
     problem: Problem, instance: Instance, rule: Callable[[Instance], Schedule | None]
 ) -> Iterator[tuple[Schedule | None, Instance, bool]]:
-    """(schedule of a rule or None, its instance, whether it keeps the memory), up to the first that does.
+    """(schedule of a rule or None, its instance, whether it fits in memory), up to the first that fits.
 
-    If a schedule exceeds the memory of some devices, the rule is asked for one of a surrogate that holds so much less
-    there, since tensors that live for a while, copies included, are about as large in the next schedule. A surrogate is
-    no relaxation: its schedules are offered to the problem itself.
+    If a schedule exceeds the memory of some devices, the rule runs on a surrogate with that much less memory there,
+    because temporary tensors, copies included, are about as large in the next schedule. A surrogate is no relaxation:
+    its schedules are offered to the problem itself.
     """
     surrogate = instance
     for _ in range(_ROUNDS):
         found = rule(surrogate)
         if found is not None and found.makespan >= FAR:
-            found = None  # ops that must talk are where no route joins them
+            found = None  # communicating ops lie on devices that no route joins
         excess = [] if found is None else overflow(problem, surrogate, found)
         admitted = found is not None and not any(excess)
         yield found, surrogate, admitted
@@ -67,7 +64,7 @@ def attempts(
 
 
 def tightened(surrogate: Instance, place: Sequence[int], excess: Sequence[int]) -> Instance:
-    """The surrogate whose devices hold less than under a placement [block] → device by what they exceed there."""
+    """The surrogate whose overfull devices have the memory used by a placement [block] → device, less the excess."""
     taken = [0] * surrogate.device_count
     for here, size in zip(place, surrogate.footprint, strict=True):
         taken[here] += size

@@ -1,4 +1,4 @@
-"""Loads that a placement alone decides: of devices and link directions in steady state, or the length of a path.
+"""Loads decided by a placement alone: of devices and link directions in steady state, or the length of a path.
 
 A load is a sum over blocks and over the transfers between their devices, by routes of least delay.
 """
@@ -21,7 +21,7 @@ from dlplacer.solvers.instance.instance import FAR, Delay, Instance
 Ints = NDArray[np.int64]
 
 _MOST_CROSSINGS = 50_000
-"""Ops × pairs of devices up to which a path is looked for. A guess."""
+"""Ops × device pairs up to which a path is searched for. A guess."""
 
 
 class PlacementLoads(NamedTuple):
@@ -30,15 +30,15 @@ class PlacementLoads(NamedTuple):
     Attributes
     ----------
     number, load_of
-        Number of loads, and [device] → the load that the work of its ops and transfers counts for.
+        Number of loads, and [device] → the load to which its ops and transfers add.
     work
         [block, device] → ticks of its ops.
     requests
-        (block that sends, blocks that read, row of prices).
+        (sending block, reading blocks, row of prices).
     sent, received
-        [row, device, device] → ticks that the ends pay; `FAR` where no route joins them.
+        [row, device, device] → ticks added at the two ends; `FAR` if no route joins them.
     on_links
-        (row, device, device) → (load, ticks) of what a transfer adds to.
+        (row, device, device) → (load, ticks) added by a transfer.
     """
 
     number: int
@@ -120,7 +120,7 @@ def path_length(instance: Instance, path: Sequence[int]) -> PlacementLoads:
 
 
 def serial_path(instance: Instance) -> list[int]:
-    """A path through all ops that take time; empty if there is none, or too long a one."""
+    """A path through all ops that take time; empty if there is none or it is too long."""
     depth, before = [0] * instance.op_count, [-1] * instance.op_count
     for op in instance.order:
         depth[op] += instance.longest[op] > 0

@@ -16,7 +16,7 @@ from dlplacer.solvers.instance.time_limit import now
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Device and start tick of every op, the tick at which the last op ends, and transfers in the order of planning."""
+    """Device and start tick of every op, the tick at which the last op ends, and transfers in planning order."""
 
     device: tuple[int, ...]
     start: tuple[int, ...]
@@ -36,7 +36,7 @@ def sequence(instance: Instance, device: Sequence[int], start: Sequence[int]) ->
 
 
 def keeps_blocks_and_memory(instance: Instance, schedule: Schedule) -> bool:
-    """True if every block is on one device (eq. 7) and no device holds more than it can (eq. 13)."""
+    """True if every block is on one device (eq. 7) and no device exceeds its memory (eq. 13)."""
     used = [0] * instance.device_count
     for ops, size in zip(instance.members, instance.footprint, strict=True):
         here = schedule.device[ops[0]]
@@ -53,10 +53,7 @@ def with_transfers(
     start: Sequence[int],
     transfers: Sequence[ScheduledTransfer],
 ) -> Schedule:
-    """The schedule with these transfers, those that nothing needs left out: all as early as their order allows.
-
-    The order of ops on devices and of transfers on link directions is that of the given ticks.
-    """
+    """The schedule with the necessary ones of these transfers, all as early as the order of the given ticks allows."""
     chosen: dict[tuple[int, int], ScheduledTransfer] = {}
     for send in transfers:
         request = traffic.requests[send.request]
@@ -117,7 +114,7 @@ def _steps(
 
 @dataclass(frozen=True)
 class ProblemSchedule:
-    """[op] → device and start tick of a problem, and all transfers; None where they leave at once and never wait."""
+    """[op] → device and start tick of a problem, and all transfers; None if they leave at once and never wait."""
 
     problem: Problem
     device: tuple[int, ...]
@@ -126,7 +123,7 @@ class ProblemSchedule:
 
     @classmethod
     def of(cls, problem: Problem, instance: Instance, schedule: Schedule) -> "ProblemSchedule":
-        """The schedule of a problem whose instance has this one."""
+        """The problem's schedule for a schedule of its instance."""
         count = problem.op_count
         transfers = None if instance.traffic is None else schedule.transfers
         return cls(problem, schedule.device[:count], schedule.start[:count], transfers)
@@ -178,11 +175,11 @@ class Budget:
     deadline, gap
         Value of the clock (`now`), and of (makespan − bound) ÷ makespan, at which to stop.
     grace_s
-        Seconds behind the deadline that a first schedule may take, where none or that of one device is known.
+        Seconds after the deadline allowed for a first schedule, if none or only a single-device one is known.
     stop
-        Set by whoever wants the solve to end early with its best plan.
+        Event that ends the solve early with its best plan.
     without
-        Names of phases and heuristics that the default method leaves out, for studies of their worth.
+        Phases and heuristics that the default method leaves out, for studies of their worth.
     """
 
     deadline: float
@@ -196,17 +193,17 @@ class Budget:
 
     @property
     def for_first(self) -> "Budget":
-        """The budget of a first schedule: no more than that is worth being late for."""
+        """The budget of a first schedule, with the grace period."""
         return replace(self, deadline=self.deadline + self.grace_s, grace_s=0.0)
 
     @property
     def left_s(self) -> float:
-        """Seconds until the deadline, 0 if it has passed or somebody asked to stop."""
+        """Seconds until the deadline; 0 if it has passed or a stop was requested."""
         return 0.0 if self.stop.is_set() else max(0.0, self.deadline - now())
 
     @property
     def unreported(self) -> "Budget":
-        """The same without reports: for the search of a problem whose bounds, or whose schedules, are another's."""
+        """The same without reports, for the search of a problem whose bounds or schedules are not the user's."""
         return replace(self, report=lambda makespan, bound: None)
 
 
@@ -221,8 +218,8 @@ class Outcome:
 class Incumbent:
     """The best schedule and bound of a solve.
 
-    `admits` says whether a schedule is a plan at all, by rules that its instance does not know, such as memory over
-    time; `refused` is True once one better than the best was none. `pass_on` hears of every better schedule.
+    `admits` tests rules unknown to the instance, such as memory over time; `refused` is True once it has rejected a
+    schedule better than the best. `pass_on` receives every better schedule.
     """
 
     def __init__(
@@ -237,7 +234,7 @@ class Incumbent:
         self.refused = False
 
     def offer(self, schedule: Schedule | None) -> bool:
-        """Keep a schedule if it is admitted and the best so far; whether it is."""
+        """Keep a schedule if it is admitted and the best so far; True if kept."""
         if schedule is None or schedule.makespan >= (FAR if self.best is None else self.best.makespan):
             return False
         if not self.admits(schedule):
@@ -256,13 +253,13 @@ class Incumbent:
 
     @property
     def closed(self) -> bool:
-        """True if the gap that the user asked for is reached."""
+        """True if the requested gap is reached."""
         if self.best is None:
             return False
         return self.best.makespan - self.bound <= self.budget.gap * self.best.makespan
 
     def _report(self) -> None:
-        # Bounds and schedules come from independent code, and CP-SAT has proven wrong optima: compare the two.
+        # Compare the two: bounds and schedules come from independent code, and CP-SAT has proven wrong optima.
         if self.best is not None and self.bound > self.best.makespan:
             raise InternalError(
                 f"the lower bound of {self.bound} ticks is above the makespan of {self.best.makespan} ticks of a "
@@ -275,13 +272,13 @@ class Incumbent:
 
 
 class SchedulesOnly(Incumbent):
-    """Passes the schedules of a model that leaves out some plans to the problem's incumbent, and drops its bounds."""
+    """Passes schedules of a model without some plans to the problem's incumbent, and ignores its bounds."""
 
     def __init__(self, outer: Incumbent) -> None:
         super().__init__(outer.budget.unreported, outer.admits, outer.offer)
 
     def raise_bound(self, bound: int) -> None:
-        """Nothing."""
+        """Ignore the bound."""
 
 
 Begin = Callable[[Instance, Incumbent], None]

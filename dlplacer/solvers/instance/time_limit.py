@@ -1,7 +1,7 @@
-"""The clock of a solve, and loops that end in time: whoever starts work says when it is over, and long loops ask.
+"""The clock of a solve, and loops that end in time: a caller sets a limit, and long loops check it.
 
-A list schedule of 10,000 ops on 32 devices takes half a minute and is called through layers that know nothing of time.
-The clock is the machine's, or counts work: then a solve ends where the same solve ends on every machine.
+Limits reach inner loops through layers that know nothing of time. The clock is the machine's, or it counts work: then a
+solve ends at the same point on every machine.
 """
 
 import math
@@ -19,20 +19,20 @@ Found = TypeVar("Found")
 
 @dataclass
 class WorkClock:
-    """Seconds of work so far: each part counts about as many as it takes on two cores of 2020."""
+    """Seconds of work so far; each part counts about as many as it takes on two cores of 2020."""
 
     now_s: float = 0.0
 
 
 _LOOK_S = 1e-5
-"""Seconds of work between two looks at the clock, or two questions of a long loop."""
+"""Seconds of work counted per look at the clock or check of a limit."""
 
 _clock: ContextVar[WorkClock | None] = ContextVar("clock", default=None)
 
 
 @contextmanager
 def counting_work() -> Iterator[None]:
-    """Have the clock count work inside."""
+    """Make the clock count work inside the context."""
     token = _clock.set(WorkClock())
     try:
         yield
@@ -41,12 +41,12 @@ def counting_work() -> Iterator[None]:
 
 
 def counts_work() -> bool:
-    """True if the clock counts work: then nothing may hang on time or on what an earlier process has left."""
+    """True if the clock counts work: then nothing may depend on time or on caches of earlier processes."""
     return _clock.get() is not None
 
 
 def now() -> float:
-    """The clock, in seconds since some moment."""
+    """The clock, in seconds since an arbitrary moment."""
     clock = _clock.get()
     if clock is None:
         return time.monotonic()
@@ -55,7 +55,7 @@ def now() -> float:
 
 
 def count_work(seconds: float) -> None:
-    """Count what was done without a look at the clock, where it counts work."""
+    """Add seconds of work to the clock if it counts work."""
     clock = _clock.get()
     if clock is not None:
         clock.now_s += seconds
@@ -65,12 +65,12 @@ _limits: ContextVar[tuple[Callable[[], bool], ...]] = ContextVar("limits", defau
 
 
 class OutOfTimeError(Exception):
-    """Work that `ends_when` limits is over; who limited it goes on without."""
+    """The work limited by `ends_when` is over; the code that set the limit goes on without it."""
 
 
 @contextmanager
 def ends_when(is_over: Callable[[], bool]) -> Iterator[None]:
-    """Have loops inside that call `ask_time` end by `OutOfTimeError` as soon as `is_over` says so."""
+    """Make loops inside that call `ask_time` raise `OutOfTimeError` once `is_over()`."""
     token = _limits.set((*_limits.get(), is_over))
     try:
         yield
@@ -79,13 +79,13 @@ def ends_when(is_over: Callable[[], bool]) -> Iterator[None]:
 
 
 def time_is_up() -> bool:
-    """True if any of the limits around is reached."""
+    """True if any enclosing limit is reached."""
     return any(is_over() for is_over in _limits.get())
 
 
 def ask_time() -> None:
-    """Raise OutOfTimeError if any of the limits around is reached."""
-    # Not `time_is_up`: long loops ask a million times in a solve of 20 s, and its generator takes 0.3 µs more.
+    """Raise OutOfTimeError if any enclosing limit is reached."""
+    # Not `time_is_up`, whose generator is slower: long loops check a million times in a solve.
     count_work(_LOOK_S)
     for is_over in _limits.get():
         if is_over():
@@ -93,7 +93,7 @@ def ask_time() -> None:
 
 
 def within(is_over: Callable[[], bool], work: Callable[[], Found]) -> Found | None:
-    """The result of some work; None if it is over before, or before it begins."""
+    """Run `work` until `is_over()`; None on timeout."""
     if is_over():
         return None
     try:
@@ -104,21 +104,21 @@ def within(is_over: Callable[[], bool], work: Callable[[], Found]) -> Found | No
 
 
 _POLL_S, _GRACE_SHARE, _GRACE_S = 0.05, 0.02, 0.2
-"""Seconds between looks at a thread, which a user notices as immediate; share of its limit and seconds that it may
-overrun before it is left behind."""
+"""Seconds between looks at a thread, short enough for users; share of its limit and seconds by which it may overrun
+before it is left behind."""
 
 
 def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool], end: Callable[[], object]) -> Found:
-    """The result of some work that a thread does, so that this one hears Ctrl-C and can leave it behind.
+    """The result of `work` in a thread, so that the calling thread hears Ctrl-C and can leave it behind.
 
-    `look` says every now and then whether the work shall end; `end` asks it to, which it may do late. If it does not
-    end within its limit of so many seconds, TimeoutError is raised: it goes on in its thread, and nobody hears of it.
+    `look` is polled and says whether the work must end; `end` requests this, and the work may obey late. If it overruns
+    its limit of `seconds`, TimeoutError is raised and its thread goes on unheard.
     """
     context, running, clock = copy_context(), Future[Found](), _clock.get()
-    # This thread keeps the limits around.
+    # Enclosing limits stay in the calling thread.
     context.run(_limits.set, ())
     if clock is not None:
-        # The thread counts what it does; how often this one looks hangs on the machine.
+        # The thread counts its own work; the number of looks depends on the machine.
         seconds = math.inf
 
     def done() -> None:
@@ -146,10 +146,7 @@ def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool
 
 
 def side_by_side(tasks: Sequence[Callable[[int], object]], workers: int) -> None:
-    """Run tasks, each with its number of workers, in as many threads as there are workers, and wait for all.
-
-    They end in time by themselves, and hear of the limits around.
-    """
+    """Run tasks in up to `workers` threads, each with its share of workers and the enclosing limits; wait for all."""
     at_once = min(workers, len(tasks))
     if at_once <= 1:
         for task in tasks:

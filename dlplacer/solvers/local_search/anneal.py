@@ -54,10 +54,7 @@ from dlplacer.solvers.instance.time_limit import count_work, now
 
 
 def put(arrays: InstanceArrays, solution: Solution, unit: int, device: int, count: int) -> None:
-    """Put a unit on a device, as the move's so many-th.
-
-    What follows its ops is not known any more, so paths become 0 and nothing is given up because of them.
-    """
+    """Put a unit on a device, as number `count` of the move; its ops' paths, now unknown, become 0 and prune no run."""
     ops = solution.ops
     solution.used[ops[arrays.lists[arrays.units[unit, MEMBERS]], DEVICE]] -= arrays.units[unit, BYTES]
     solution.used[device] += arrays.units[unit, BYTES]
@@ -69,7 +66,7 @@ def put(arrays: InstanceArrays, solution: Solution, unit: int, device: int, coun
 
 
 def put_back(arrays: InstanceArrays, solution: Solution, count: int) -> None:
-    """Undo so many calls of `put`."""
+    """Undo `count` calls of `put`."""
     ops = solution.ops
     for number in range(count):
         unit = solution.moved[number]
@@ -82,7 +79,6 @@ def put_back(arrays: InstanceArrays, solution: Solution, count: int) -> None:
 
 
 def _fits(arrays: InstanceArrays, solution: Solution, count: int) -> bool:
-    """True if memory suffices where so many units have been put."""
     for number in range(count):
         here = solution.ops[arrays.lists[arrays.units[solution.moved[number], MEMBERS]], DEVICE]
         if solution.used[here] > arrays.capacity[here]:
@@ -91,7 +87,6 @@ def _fits(arrays: InstanceArrays, solution: Solution, count: int) -> bool:
 
 
 def _shift(ops: Ints, sequence: Ints, place: int, target: int) -> None:
-    """Move the op at one place of the sequence to another one; those between make room."""
     op = sequence[place]
     step = 1 if target > place else -1
     while place != target:
@@ -103,7 +98,7 @@ def _shift(ops: Ints, sequence: Ints, place: int, target: int) -> None:
 
 
 def _room(arrays: InstanceArrays, solution: Solution, op: int, reach: int) -> tuple[int, int]:
-    """The first and last places that an op may take in the sequence, at most `reach` away."""
+    """The first and last places in the sequence allowed for an op, at most `reach` away."""
     row, lists, ops = arrays.ops[op], arrays.lists, solution.ops
     place = ops[op, PLACE]
     low, high = max(0, place - reach), min(solution.sequence.shape[0] - 1, place + reach)
@@ -121,7 +116,7 @@ def _room(arrays: InstanceArrays, solution: Solution, op: int, reach: int) -> tu
 
 
 def _neighbour_device(arrays: InstanceArrays, solution: Solution, op: int) -> int:
-    """The device of a random op that it reads from or that reads it, or its own."""
+    """The device of a random producer or reader of an op; its own if it has none."""
     row, lists, ops = arrays.ops[op], arrays.lists, solution.ops
     reads = row[READS + 1] - row[READS]
     writes = row[WRITES + 1] - row[WRITES]
@@ -137,10 +132,10 @@ def _neighbour_device(arrays: InstanceArrays, solution: Solution, op: int) -> in
 
 
 def _move(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int]:
-    """Put units elsewhere: how many, and an op of the first with another place for it; none if the move is void.
+    """Move units; return their number, an op of the first, and a new place for it. The number is 0 if the move is void.
 
-    A unit moves alone, with a stretch of ops behind it or before it, or swaps with a unit on the other device that has
-    its turn about then: swaps keep the load of devices, which alone is what a plan without idle time can bear.
+    A unit moves alone, moves with a run of ops after or before it, or swaps with a unit that runs at about that time on
+    the other device. Swaps preserve the loads of devices, which a plan without idle time requires.
     """
     ops, sequence, counts, devices = solution.ops, solution.sequence, solution.counts, solution.used.shape[0]
     length, reach, kind = sequence.shape[0], 4 * devices, np.random.random()
@@ -180,10 +175,10 @@ def _move(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int]:
 
 
 def find_paths(arrays: InstanceArrays, solution: Solution) -> None:
-    """Paths to the end of the schedule, and the ops on critical ones: also readers and writers of what is sent there.
+    """Compute paths to the end of the schedule, and the critical ops, with readers and producers of critical transfers.
 
-    Legs are gone through backwards in the order in which they were planned; a leg in a gap that comes before one that
-    was planned earlier misses that one's path, so some paths are too short.
+    Legs are visited in reverse order of planning. A leg in a gap before a leg planned earlier misses that leg's path,
+    so some paths are too short.
     """
     ops, legs, counts, after = solution.ops, solution.legs, solution.counts, solution.free
     segments, holds, lists = arrays.segments, arrays.holds, arrays.lists
@@ -247,9 +242,9 @@ def anneal(
     temperature: float,
     seed: int,
 ) -> int:
-    """Try moves from a solution that has been run; the best makespan, whose devices and sequence are overwritten.
+    """Try moves from a solution that has been run; return the best makespan and overwrite its devices and sequence.
 
-    A move that makes the schedule longer by the temperature, in ticks, is taken once in e times.
+    A move that lengthens the schedule by `temperature` ticks is accepted with probability 1/e.
     """
     np.random.seed(seed)
     ops, sequence, counts = solution.ops, solution.sequence, solution.counts
@@ -277,7 +272,7 @@ def anneal(
 
 
 class Chain:
-    """An annealed solution, begun with a schedule, and the best one so far; its makespan is as kernels count ticks."""
+    """An annealed solution, started from a schedule, and the best one so far; its makespan is in the kernels' ticks."""
 
     def __init__(self, instance: Instance, schedule: Schedule) -> None:
         ops = sequence(instance, schedule.device, schedule.start)
@@ -288,7 +283,7 @@ class Chain:
         self.makespan = self._run()
 
     def keep(self, admitted: bool) -> None:
-        """Hear whether the best solution was a plan; if not, go back to the last one that was."""
+        """Record whether the best solution was a plan; if not, return to the last one that was."""
         if admitted:
             self._kept = self._device.copy(), self._sequence.copy()
         else:
@@ -296,7 +291,7 @@ class Chain:
             self.makespan = self._run()
 
     def go_on(self, moves: int, temperature: float, seed: int) -> bool:
-        """Try so many moves; whether something better was found."""
+        """Try `moves` moves; True if they improved the best solution."""
         before = self.makespan
         self.makespan = machine_code(anneal)(
             self._arrays, self._solution, self._device, self._sequence, before, moves, temperature, seed
@@ -307,11 +302,11 @@ class Chain:
         return self.makespan < before
 
     def schedule(self) -> Schedule:
-        """The best solution as a schedule in exact ticks: kernels take the ticks of a route from a line."""
+        """The best solution as a schedule in exact ticks: kernels approximate a route's ticks by a line."""
         return in_sequence(self._instance, self._device.tolist(), [*self._instance.sources, *self._sequence.tolist()])
 
     def _run(self) -> int:
-        """Run the best solution as the present one; its makespan."""
+        """Run the best solution as the current one; return its makespan."""
 
         def run(solution: Solution) -> int:
             return int(machine_code(run_all)(self._arrays, solution, NEVER))
@@ -323,29 +318,26 @@ class Chain:
 
 
 _WARM, _COOL = (0.5, 1.5, 0.15), 0.002
-"""First temperatures, from seed to seed in turn, and last one, in mean times of working ops: where transfers take
-far longer than ops only the higher one finds much."""
+"""Initial temperatures, one per seed in turn, and the final one, in mean times of working ops. The higher one serves
+problems whose transfers take far longer than ops."""
 
 _CHUNK_S, _LEAST_S, _CHUNK_SHARE, _MOST_GROWTH = 0.25, 0.02, 0.125, 8
-"""Seconds between looks at the clock and at what was found, at most and at the end; a chunk at most, of the time that
-is left, and in moves of the last one, as a run may be given up at once or go through the whole sequence."""
+"""Seconds between looks at the clock, at most and near the end; a chunk's largest share of the time left, and largest
+growth in moves: a run may stop at once or pass through the whole sequence."""
 
 _RUN_S = 1.2e-5
-"""Seconds of work for a move of the compiled code."""
+"""Seconds of work per move of the compiled code."""
 
 
 def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
-    """Offer better schedules until the gap is closed or the time is up, in which the temperature falls once.
-
-    The instance is the incumbent's, or a surrogate of it with the same traffic.
-    """
+    """Offer better schedules until the gap closes or time is up, cooling once; surrogates need the same traffic."""
     best, budget = incumbent.best, incumbent.budget
     if best is None or incumbent.closed:
         return
     random = Random(budget.seed)
     stop_at = now() + min(seconds, budget.left_s)
     chains = [Chain(instance, best) for _ in range(budget.workers)]
-    # Loading or compiling the code is no part of the cooling.
+    # Load or compile the code before the cooling begins.
     chains[0].go_on(0, 0.0, 0)
     began, moves, warm = now(), 1, _WARM[budget.seed % len(_WARM)]
     op_ticks = sum(instance.mean_duration) / max(1, instance.working_count)

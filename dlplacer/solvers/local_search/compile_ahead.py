@@ -1,6 +1,6 @@
-"""Machine code compiled where there is time for it, once for all on a machine.
+"""Compilation of the machine code when time permits, once per machine.
 
-As a program, ``python -m dlplacer.solvers.local_search.compile_ahead``, it does so ahead of any search.
+``python -m dlplacer.solvers.local_search.compile_ahead`` compiles it before any search.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,13 @@ from dlplacer.solvers.instance.time_limit import OutOfTimeError, counts_work, in
 from dlplacer.solvers.local_search.anneal import Chain
 
 _COMPILE_S = 12.0
-"""Seconds to compile code on two cores."""
+"""Seconds to compile the code on two cores."""
 
 
 def compiled_in_time(seconds: float, is_over: Callable[[], bool]) -> bool:
-    """True once kernels are compiled, in a thread of this process that is left behind when it is over.
+    """True if kernels are compiled in time, in a thread that is left behind when `is_over`.
 
-    If the time is too short, nothing is compiled. Where the clock counts work it is always True: a search must not hang
-    on what an earlier process has kept.
+    If the time is too short, nothing is compiled. True if the clock counts work: a search must not depend on caches.
     """
 
     def look() -> bool:
@@ -44,7 +43,7 @@ def compiled_in_time(seconds: float, is_over: Callable[[], bool]) -> bool:
 
 
 def compile_all() -> None:
-    """Call all kernels on two ops, so that they are compiled and kept."""
+    """Call all kernels on a graph of two ops, so that they are compiled and cached."""
     ops = tuple(Op(name, "op", {"device": 1e-3}) for name in ("first", "last"))
     graph = OpGraph(ops, (Edge("first", "last", 1000),))
     devices = tuple(Device(name, "device") for name in ("0", "1"))
