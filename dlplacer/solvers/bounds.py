@@ -101,8 +101,8 @@ _NO_PRICE = 1e-9
 
 _UNITS, _ROUNDS, _STEP = 2**10, 100, 4.0
 """For multiplicative weights (Arora, Hazan and Kale 2012): whole units of the highest price, for rounding to 0.1 %;
-steps, since the excess falls as one over their root; factor on the load in the exponent, divided by the root of the
-step's number. All prices give valid bounds."""
+number of steps, because the excess falls as one over its root; factor on the load in the exponent, divided by the root
+of the step's number. All prices give valid bounds."""
 
 
 @dataclass(frozen=True)

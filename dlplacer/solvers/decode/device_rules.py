@@ -72,7 +72,7 @@ def nearest(arrays: InstanceArrays, solution: Solution, request: int, here: int,
 
 
 def expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, placed: Ints) -> int:
-    """Tick at which all inputs of an op arrive on a device if sent now by the quickest routes without contention."""
+    """Tick at which all inputs of an op arrive on a device, each sent now by its quickest route as if it were alone."""
     ops, latest = solution.ops, 0
     for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
         latest = max(latest, ops[arrays.lists[number], END])

@@ -33,7 +33,7 @@ def ask() -> None:
 
 
 def run(kernel: Callable[_P, _T], fast: bool, *arguments: _P.args, **named: _P.kwargs) -> _T:
-    """The result of a kernel; in machine code if `fast`, which lets other threads run meanwhile."""
+    """The result of a kernel; in machine code if `fast`, during which other threads can run."""
     if fast:
         return machine_code(kernel)(*arguments, **named)  # type: ignore[no-any-return]
     # Memory views yield Python integers, which are three times as fast as numpy's.

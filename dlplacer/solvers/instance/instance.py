@@ -1,4 +1,4 @@
-"""A problem in the form that solvers iterate over: blocks as colocation groups, parallel arcs merged, reversible.
+"""A problem in the form that solvers iterate over: blocks for colocation groups, parallel arcs merged, reversible.
 
 Routes are fixed in advance (`dlplacer.problem.routes`): without contention, eq. 8, 9 and 11 reduce to a table of delays
 per device pair, and solvers choose placement and order only. With contention the table is a relaxation, because no
