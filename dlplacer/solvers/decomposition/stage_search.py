@@ -106,13 +106,11 @@ def search_stages(
     enough = 2**62 if incumbent.best is None else incumbent.best.makespan
     within(lambda: now() > began + _DUAL_SHARE * seconds, lambda: dual.solve(enough))
     incumbent.raise_bound(dual.bound)
-    if len(stages) * max(stage.size.size for stage in stages) > _MOST_ENTRIES:
+    if len(stages) * max(stage.size.size for stage in stages) > _MOST_ENTRIES or incumbent.closed:
         return
     search, rank, rooms = StageSearch(stages), by_rank(instance, upward_ranks(instance)), _rooms(surrogate)
     starts = sorted(dual.found, key=lambda one: int(np.maximum(one.size - rooms, 0).sum()))[:_STARTS]
     for number, one in enumerate(starts):
-        if incumbent.closed:
-            return
         here, until = one.device, now() + (began + seconds - now()) / (len(starts) - number)
 
         def schedule(tighter: Instance, until: float = until) -> Schedule | None:
@@ -120,12 +118,10 @@ def search_stages(
             # Use half of the time left: the next attempt may need the rest.
             placed = search.improve(here, _rooms(tighter), (until - now()) / 2, incumbent.budget.seed)
             here = placed or here
-            blocks = range(len(instance.members))
-            return None if placed is None else list_schedule(tighter, rank, [here[block] for block in blocks])
+            return None if placed is None else list_schedule(tighter, rank, [here[block] for block in sorted(here)])
 
         for found, *_ in attempts(problem, surrogate, schedule):
-            if found is not None:
-                incumbent.offer(found)
+            incumbent.offer(found)
 
 
 def _rooms(instance: Instance) -> Ints:
