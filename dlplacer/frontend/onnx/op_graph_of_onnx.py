@@ -26,7 +26,7 @@ _ONNX = ("", "ai.onnx")
 Specs = Sequence[TensorSpec | None]
 
 
-class Work(NamedTuple):
+class NodeWork(NamedTuple):
     """FLOPs and memory traffic in bytes of a node, and the bytes of tensors held only in its subgraphs."""
 
     flops: float
@@ -34,7 +34,7 @@ class Work(NamedTuple):
     held_bytes: int = 0
 
 
-def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, int]) -> Work:
+def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, int]) -> NodeWork:
     """The work of a node of a model after shape inference, or of one of its subgraphs.
 
     `specs`: the values visible to the node; `numbers`: the whole numbers in the file. For an If, the largest work of
@@ -44,7 +44,7 @@ def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, in
     outputs = [specs.get(name) if name else None for name in node.output]
     own_bytes = bytes_of(node, inputs, outputs)
     if node.op_type not in ("If", "Loop", "Scan") or node.domain not in _ONNX:
-        return Work(flops_of(node, inputs, outputs), own_bytes)
+        return NodeWork(flops_of(node, inputs, outputs), own_bytes)
     rounds = 1
     if node.op_type == "Loop":
         # Inputs: maximum iterations, condition, carried values. Outputs: carried values, then stacked ones.
@@ -62,9 +62,9 @@ def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, in
         constants = [name for inner in body.node if inner.op_type == "Constant" for name in inner.output]
         constants += [tensor.name for tensor in body.initializer]
         held += sum(seen[name].bytes for name in constants if name in seen and name not in specs)
-        each = [sum(column) for column in zip(*works, Work(0, 0), strict=True)]
+        each = [sum(column) for column in zip(*works, NodeWork(0, 0), strict=True)]
         flops, moved, held = max(flops, each[0]), max(moved, int(each[1])), held + int(each[2])
-    return Work(rounds * flops, max(own_bytes, rounds * moved), held)
+    return NodeWork(rounds * flops, max(own_bytes, rounds * moved), held)
 
 
 def _numbers(graph: Any) -> dict[str, int]:
