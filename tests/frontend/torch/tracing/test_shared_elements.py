@@ -29,7 +29,7 @@ class Counting(nn.Module):
 # Plain PyTorch reads what was just written; the traced graph knows two tensors, and reads what was there before.
 @pytest.mark.parametrize("registers", [True, False])
 def test_a_buffer_that_is_written_and_read_through_a_view_of_it_is_refused(registers: bool) -> None:
-    with pytest.raises(CaptureError, match=r"the step writes to 'count', and '.*' is another tensor in the same memory"):
+    with pytest.raises(CaptureError, match=r"the step writes to 'count', and '.*' is another tensor in"):
         capture(Job(Counting(registers, True), (torch.ones(2, 6),)))
     capture(Job(Counting(registers, False), (torch.ones(2, 6),)))
 
