@@ -9,7 +9,7 @@ assumed
     Some input is not in the text; the row names it.
 circle
     The text's number is an input of what it is compared with, or some input was solved from it or chosen to fit it: no
-    comparison. Code finds equal values, those by chance too; what was chosen to fit says so.
+    comparison. Code flags equal inputs, even by chance; fitted ones are declared.
 """
 
 import argparse

@@ -191,7 +191,7 @@ def advise_gpus(
 def advise_servers(
     load_bytes: float, bytes_per_s: float, compute_s: float, workers: int | None = None
 ) -> dict[str, float]:
-    """The fewest parameter servers whose transfers computation hides; without `workers`, the fewest loaders.
+    """The fewest parameter servers for which computation hides transfers; without `workers`, loaders.
 
     Examples
     --------

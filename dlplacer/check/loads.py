@@ -13,8 +13,8 @@ def resource_loads(plan: Plan) -> dict[str, float]:
     """Device or link direction (``"gpu0 → switch"``) → seconds of a step for which it is busy, zeros included.
 
     A device is busy while it computes. With objective max-load an asynchronous device is also busy for each tensor that
-    it sends or receives; several transfers of a tensor it sends count as the longest. With ``contention: link`` a link
-    direction is busy while it carries transfers; both directions of a half-duplex link count together.
+    it sends or receives; under ``transfers: device`` the longest transfer of a sent tensor counts for all. With
+    ``contention: link`` a link direction is busy while it carries transfers, half duplex in both directions together.
     """
     busy: dict[str, list[float]] = {device.id: [] for device in plan.topology.devices}
     for entry in plan.ops:

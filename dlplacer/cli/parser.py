@@ -31,8 +31,8 @@ class Command:
     `call` names the function in `dlplacer` whose parameters become options; it is empty if the action calls several.
     `own` holds options of the command itself: rows of declarations, or names of declared ones. `action` maps the typed
     arguments to an exit code; None calls the function, then writes and prints its result. `doing` names the work in
-    progress lines; `says` is printed when the first Ctrl-C stops it. `subject` is the kind of result, which has
-    pictures. An example is the arguments of ``dlplacer``, then ``  # `` and their effect.
+    progress lines; `says` is printed when the first Ctrl-C stops it. `subject` selects the
+    pictures that are offered. An example is the arguments of ``dlplacer``, then ``  # `` and their effect.
     """
 
     name: str

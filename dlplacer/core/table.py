@@ -162,7 +162,7 @@ def figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def tables(record: Mapping[str, Any]) -> Iterator[Table]:
-    """A table for each list of objects and each object of objects in an object that ``--json`` prints."""
+    """A table for each list of records and each dict of records in what ``--json`` prints."""
     for name, value in record.items():
         title = name.replace("_", " ")
         if isinstance(value, Mapping) and value and all(isinstance(entry, Mapping) for entry in value.values()):

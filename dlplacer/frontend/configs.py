@@ -16,7 +16,7 @@ from dlplacer.planning.fit.decoder import CachedAttention, Decoder, DecoderPart,
 class Family(NamedTuple):
     """Facts about a model family that are absent from its config.json.
 
-    `norms`: number of vectors of the hidden size in a layer, as a digit; the flag ``b`` doubles it. `biases`: the
+    `norms`: norms per layer, as a digit; with the flag ``b`` each has a bias beside its weight. `biases`: the
     projections with a bias: ``q`` (with k and v), ``o``, ``m`` (the MLP, and experts), ``h`` (the head); ``-`` for
     none. `flags`: ``g``: the MLP has three matrices, not two; ``n``: queries and keys of a head are normalized; ``t``:
     embedding and head share weights unless the file says otherwise. The other fields are module paths, separated by

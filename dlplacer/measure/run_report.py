@@ -95,7 +95,7 @@ class RunReport:
 def losses_of(
     baseline_s: float, alone_s: float, busy_s: float, makespan_s: float, host_s: float, share: float
 ) -> dict[str, float]:
-    """Cause → seconds by which a predicted step exceeds an even share of the baseline on every device.
+    """Cause → its part of the seconds by which a predicted step exceeds `share` × baseline.
 
     Negative seconds are a gain. With `share` = replicas ÷ devices:
 

@@ -19,9 +19,9 @@ def peaks(
     """[device] → the most bytes that are live there at any time.
 
     Weights, gradients and state stay all step. An output lives from its op's start to the end of its last local reader
-    or outgoing transfer. A copy lives from the start of its last route segment to the end of its last reader, a relayed
-    tensor until it has been forwarded, and workspace while its op runs. Times are ticks or seconds. A tensor that ends
-    within the slack after another starts makes room for it.
+    or outgoing transfer. A copy lives from the start of its last route segment to the end of its last reader; on a
+    relay, until it is forwarded. Workspace lives while its op runs. Times are ticks or seconds. Tensors that overlap by
+    no more than the slack are not counted together.
     """
     change: list[dict[float, int]] = [defaultdict(int) for _ in range(problem.device_count)]
     for here, begin, until, size in _lives(problem, device, start, end, transfers):

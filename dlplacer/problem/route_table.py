@@ -63,7 +63,7 @@ def routes_within(
     """Every route between two devices whose segments together take at most `most_ticks`, unordered.
 
     A route visits no node twice. It is followed only while its ticks so far plus the least remaining delay stay within
-    the limit. A segment takes as long whatever precedes it, so no route is missed. `ticks` gives the ticks of a
+    the limit. No predecessor changes a segment's ticks, so no route is missed. `ticks` gives the ticks of a
     segment, and `least` the least remaining delay, which is 0 at the end of the route.
     """
     source, target = ends

@@ -52,7 +52,7 @@ class ScheduleArcs:
 
     @cached_property
     def arcs(self) -> tuple[ScheduleArc, ...]:
-        """All arcs; on a device or link direction, only those between neighbours."""
+        """All arcs; those of a device or link direction join successive events."""
         return (*self._to_ops(), *self._on_devices(), *self._from_barrier(), *self._of_transfers(), *self._on_links())
 
     @cached_property

@@ -82,8 +82,8 @@ class MeasuredEpochs:
         for each in (self, *variants):
             if (each is self) != (each.codec is None and each.period == 1) or (each.codec and each.period != 1):
                 raise InputError(
-                    f"epochs of codec {each.codec!r} at period {each.period}: write those of exact gradients at every "
-                    "step, and give those with a codec, or with a period, as variants"
+                    f"epochs of codec {each.codec!r} at period {each.period}: write exact gradients at period "
+                    "1; a variant has a codec or a period above 1, not both"
                 )
         factors = [(each, each.factor(self)) for each in variants]
         known: dict[str, Any] = {

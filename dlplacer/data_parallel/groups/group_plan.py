@@ -212,8 +212,8 @@ def plan_units(
 ) -> tuple[tuple[ShardingUnit, ...], float]:
     """Units for both passes, and seconds of the forward pass with their gathers.
 
-    FSDP2 has the same units forward and backward: the optimum of the forward or of the backward pass, whichever has the
-    smaller sum of both passes. In the backward pass a unit is gathered again and its gradients are scattered.
+    FSDP2 has the same units in both passes: those best for the forward or for the backward pass, whichever make both
+    together shorter. In the backward pass a unit is gathered again and its gradients are scattered.
     """
     if not uses.holders:
         return (), 0.0

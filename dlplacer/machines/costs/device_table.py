@@ -139,7 +139,7 @@ _BY_NAME: Mapping[str, str] = (
 def known_type(name: str) -> str | None:
     """The type in the device table for a type or product name; None if there is no exact match.
 
-    Case, spaces, hyphens and vendor words are ignored; form factor and memory count if the table distinguishes them:
+    Case, spaces, hyphens and vendor words are ignored; form factor and memory matter if the table tells them apart:
     ``Tesla V100-SXM2-16GB`` → ``V100``, ``A100-PCIE-40GB`` → ``A100-40GB``, ``rtx 3060`` → ``RTX3060``.
     """
     words = [word for word in re.findall(r"[a-z0-9.+]+", name.lower()) if word not in _MARKETING]

@@ -49,10 +49,10 @@ def roofline_s(op: Op, rates: Rates) -> float:
     if not op.flops and not op.bytes_accessed:
         return 0.0
     if not rates.cover(op):
+        kinds = " or ".join(dict.fromkeys((op.dtype or FLOAT32, FLOAT32)))
         raise InputError(
             f"op {op.id!r} computes {op.flops:g} FLOP in {op.dtype or FLOAT32} and moves {op.bytes_accessed:g} bytes, "
-            f"and the device has no rate for {op.dtype or FLOAT32} nor {FLOAT32}, or none of its memory; add it to its "
-            "'flops_per_s' and 'memory_bytes_per_s'"
+            f"and the device lacks a rate for {kinds}, or its memory; add 'flops_per_s' or 'memory_bytes_per_s'"
         )
     floors_s = [rates.overhead_s]
     if op.flops:

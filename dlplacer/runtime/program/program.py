@@ -241,8 +241,8 @@ def lower_stages(graph: OpGraph, stages: Sequence[Order], keep: Iterable[str] = 
     """One program per stage of a step: forward, then backward. They run one after another on the same devices.
 
     A tensor is sent to a device once, right after its producer; it is received right before its first reader there, and
-    freed on each device after its last use there, except tensors to `keep`. A tensor that only a later stage reads
-    there is received at the end of its producer's stage, and stays on the device between programs.
+    freed on each device after its last use there, except tensors to `keep`. A tensor that a device reads
+    only in a later stage is received at the end of its producer's stage, and stays there between programs.
     """
     state = _State(graph, stages, frozenset(keep))
     return [Program({device: tuple(state.actions(device, order)) for device in order}) for order in stages]

@@ -142,7 +142,7 @@ class SegmentChain:
 
     @cached_property
     def repeated(self) -> set[Instance]:
-        """The series, such as that of a layer, so frequent that one good schedule of them decides the whole."""
+        """Instances of series so frequent, such as a layer's, that one good schedule decides the whole."""
         count = Counter(series.instance for series in self.series)
         return {instance for instance, times in count.items() if times > _OFTEN * instance.device_count}
 

@@ -64,7 +64,7 @@ def attempts(
 
 
 def tightened(surrogate: Instance, place: Sequence[int], excess: Sequence[int]) -> Instance:
-    """The surrogate whose overfull devices have the memory used by a placement [block] → device, less the excess."""
+    """The surrogate, each overfull device cut to the bytes that `place` ([block] → device) uses, less the excess."""
     taken = [0] * surrogate.device_count
     for here, size in zip(place, surrogate.footprint, strict=True):
         taken[here] += size
