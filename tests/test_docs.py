@@ -69,11 +69,12 @@ def test_examples_print_what_they_say(path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "line", "words"), COMMANDS, ids=[f"{path.name}-{line}" for path, line, _ in COMMANDS])
 def test_commands_parse(path: Path, line: int, words: list[str]) -> None:
+    code: object = 0
     try:
         build_parser().parse_args(words)
     except SystemExit as ended:
-        if ended.code:
-            pytest.fail(f"{path}:{line}: dlplacer {shlex.join(words)} is refused")
+        code = ended.code
+    assert not code, f"{path}:{line}: dlplacer {shlex.join(words)} is refused"
 
 
 def test_the_commands_are_found() -> None:
