@@ -48,7 +48,6 @@ from .core.op import Op as Op
 from .core.op import TensorSpec as TensorSpec
 from .core.options import Options as Options
 from .core.plan import Plan as Plan
-from .core.result import Result as Result
 from .core.topology import Device as Device
 from .core.topology import Link as Link
 from .core.topology import Router as Router
@@ -67,6 +66,7 @@ from .planning.fit.decoder import Decoder as Decoder
 from .planning.fit.fit import Fit as Fit
 from .planning.hybrid.hybrid_plan import HybridPlan as HybridPlan
 from .planning.pipeline.pipeline_plan import PipelinePlan as PipelinePlan
+from .planning.result import Result as Result
 from .planning.what_if import WhatWouldHelp as WhatWouldHelp
 from .report.explanation import Explanation as Explanation
 from .runtime import PlacedModule as PlacedModule

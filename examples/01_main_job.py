@@ -17,6 +17,10 @@ from dlplacer.cli.main import main as dlplacer
 from dlplacer.core.units import format_seconds
 
 
+_PROFILED = "3"
+"""Timed steps of a profile: a step takes seconds, so three are enough."""
+
+
 def main() -> None:
     arguments = parse_arguments()
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -25,7 +29,7 @@ def main() -> None:
     devices = [f"cpu:{core}" for core in range(min(2, cores))]
 
     say(f"1. profile {arguments.model}, batch {arguments.batch_size}, on {', '.join(devices)}")
-    batch = ["--batch-size", str(arguments.batch_size)]
+    batch = ["--batch-size", str(arguments.batch_size), "--steps", _PROFILED]
     call("profile", arguments.model, *batch, "--device", ",".join(devices), "-o", str(graph_file))
 
     say("2. plan it on two cores")
@@ -118,6 +122,7 @@ def plan_with_splits(
     say("3. split the ops that hold it up, and plan again")
     split_file, plan_file = arguments.output / "graph_split.json", arguments.output / "plan_split.json"
     profile = ["profile", arguments.model, "--batch-size", str(arguments.batch_size), "--device", ",".join(devices)]
+    profile += ["--steps", _PROFILED]
     call(*profile, "--split", "--times", str(graph_file), "--search", str(arguments.search), "-o", str(split_file))
     graph = dp.load_graph(split_file)
     if not any(op.origin for op in graph.ops):
@@ -131,8 +136,8 @@ def plan_with_splits(
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="dlplacer.models:inception_v3")
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument(
         "--step", choices=("joint", "autograd"), default="joint", help="what is planned; the joint step is what is run"
     )

@@ -44,6 +44,8 @@ INNER_ROOMS = {
         "methods",
     ),
     "planning": (
+        "tables",
+        "result",
         "interrupt",
         "garbage",
         "constrain",

@@ -55,7 +55,7 @@ def test_a_strict_type_checker_sees_the_types_of_lazy_exports(tmp_path: Path, mo
     told, mistakes, status = api.run(["--config-file=settings.ini", "--no-incremental", "user.py"])
     assert mistakes == ""
     revealed = re.findall(r'note: Revealed type is "(.*)"', told)
-    assert revealed[:2] == ["dlplacer.core.result.Result", "float"]
+    assert revealed[:2] == ["dlplacer.planning.result.Result", "float"]
     assert revealed[2].endswith("-> dlplacer.core.graph.OpGraph")
     assert revealed[3].endswith("-> dlplacer.runtime.placed.placed_module.PlacedModule")
     errors = re.findall(r"user.py:(\d+): error: .*\[([a-z-]+)\]", told)

@@ -29,10 +29,10 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
-from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.constrain import Pins, Together, matching, pins_of, together_of
+from dlplacer.planning.result import Result
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 from dlplacer.check import violations
 from dlplacer.check.placement import every_op_once
 from dlplacer.core.errors import CheckError, DlplacerWarning, InputError
-from dlplacer.core.expect import refuse, tuple_of
+from dlplacer.core.expect import refuse
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.plan import Plan
-from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import load_graph, load_plan, load_topology
 from dlplacer.machines.importers.products import machine_notes
+from dlplacer.planning.constrain import tuple_of
+from dlplacer.planning.result import Result
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dlplacer.check import resource_loads
-from dlplacer.core import table
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, Transfer
-from dlplacer.core.result import FITS_NONE, Result
-from dlplacer.core.table import Table, figures, tables
+from dlplacer.core.table import Table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
+from dlplacer.planning.result import FITS_NONE, Result
+from dlplacer.planning.tables import device_use, devices, figures, links, ops, schedule, tables
 
 if TYPE_CHECKING:
     from dlplacer.measure.run_report import Run
@@ -31,6 +31,7 @@ Block: TypeAlias = Facts | Table | str
 
 _KINDS, _PATH, _CHANGES, _ROWS = 8, 12, 8, 64
 """Largest numbers of rows shown: op kinds, steps of the critical path, changes, and rows of a result's table."""
+_TABLES: Mapping[type, Callable[[Any], Table]] = {OpGraph: ops, Topology: devices, Plan: schedule}
 _LEAST_GAIN = 0.002
 """Changes with a smaller gain are only counted."""
 
@@ -53,7 +54,7 @@ def _told(value: Any) -> Iterator[Block]:
 
 def table_of(value: object) -> Table:
     """The value's own table with all rows and columns, or else the first table of its view."""
-    found = getattr(value, "table", None)
+    found = _TABLES[type(value)](value) if type(value) in _TABLES else getattr(value, "table", None)
     return found if isinstance(found, Table) else next(each for each in blocks_of(value) if isinstance(each, Table))
 
 
@@ -91,9 +92,9 @@ def _graph(graph: OpGraph) -> Iterator[Block]:
 
 
 def _topology(topology: Topology) -> Iterator[Block]:
-    yield table.devices(topology)
+    yield devices(topology)
     if topology.links:
-        yield table.links(topology)
+        yield links(topology)
     yield topology.source
 
 
@@ -108,7 +109,7 @@ def _plan(plan: Plan) -> Iterator[Block]:
             "ops_pinned_to": Counter(held.pins.values()),
             "ops_held_together": [len(ops) for ops in held.colocate],
             "makespan_s": plan.makespan_s,
-            "period_s": plan.period_s,
+            plan.objective.figure: plan.value_s,
             "as_the_plan_states": stated(plan),
             "method": plan.method,
         }
@@ -125,8 +126,8 @@ def _result(result: Result) -> Iterator[Block]:
 
 def _use(plan: Plan) -> Iterator[Block]:
     """The use of the devices and, for a plan with a period, the resource loads in decreasing order."""
-    yield table.device_use(plan)
-    if plan.period_s is not None:
+    yield device_use(plan)
+    if plan.objective.is_period:
         found = sorted(resource_loads(plan).items(), key=lambda entry: -entry[1])
         yield Table.described(found, "resource|device or link direction", "load_s|load|seconds")
 

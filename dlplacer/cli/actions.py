@@ -13,9 +13,10 @@ from dlplacer.cli.parser import Given
 from dlplacer.cli.streams import interruptible, note, progress, say, told_written
 from dlplacer.core.errors import CheckError, DlplacerError, InputError, NoPlanError
 from dlplacer.core.options import CHOICES, Options
-from dlplacer.core.table import Table, schedule, transfers
+from dlplacer.core.table import Table
 from dlplacer.core.units import format_seconds
 from dlplacer.files.text import write_json, write_text
+from dlplacer.planning.tables import schedule, transfers
 from dlplacer.report.plot.pictures import pictures_of
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def solve(given: Given) -> int:
         raise InputError("work_s replaces time_limit_s; leave one of them out")
     with fewer_collections():
         result = called(given)
-    plan, is_step = result.plan, result.plan.period_s is None
+    plan, is_step = result.plan, not result.plan.objective.is_period
     if is_step:
         start = None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}"
         note(start, launch_note(result))

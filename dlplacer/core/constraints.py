@@ -37,14 +37,3 @@ class Constraints(Record):
                 raise InputError(f"op {op!r} is pinned to {self.pins[op]!r} and to {device!r}; drop one of the pins")
         sets = dict.fromkeys((*self.colocate, *other.colocate))
         return Constraints({**self.pins, **other.pins}, tuple(sets))
-
-    def renamed(self, name_of: Mapping[str, str]) -> "Constraints":
-        """The constraints after ops were merged or renamed; ops missing from `name_of` keep their names.
-
-        Raises InputError if ops that are pinned to different devices are merged.
-        """
-        merged = Constraints()
-        for op, device in self.pins.items():
-            merged = merged.added(Constraints({name_of.get(op, op): device}))
-        sets = (tuple(dict.fromkeys(name_of.get(op, op) for op in ops)) for ops in self.colocate)
-        return Constraints(merged.pins, tuple(ops for ops in sets if len(ops) > 1))

@@ -1,18 +1,4 @@
-"""The exceptions of dlplacer.
-
-::
-
-    DlplacerError                  exit code
-    ├── InputError                 2   something the user gave cannot be used
-    │   ├── FileFormatError        2   a file breaks its format; lists every mistake with its path
-    │   ├── CaptureError           2   a model cannot be captured
-    │   └── MismatchError          2   a plan belongs to another graph, machine or mode
-    ├── InfeasibleError            3   no plan can exist; names the constraint to blame
-    ├── NoPlanError                4   no plan was found within the time limit
-    ├── CheckError                 5   a plan breaks a rule
-    ├── RunError                   1   an op failed while a plan was running
-    └── InternalError              1   dlplacer contradicts itself
-"""
+"""The exceptions of dlplacer; `exit_code` is what the command line returns for them."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -2,13 +2,11 @@
 
 import json
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TypeVar
 
 from dlplacer.core.errors import InputError
 
-T = TypeVar("T")
 Kinds = type | tuple[type, ...]
 
 _brief = reprlib.Repr()
@@ -64,18 +62,6 @@ def expect(owner: str, name: str, value: object, kinds: Kinds, accepted: str) ->
     """Raise InputError with owner, value and accepted types unless the value has one of the types."""
     if not isinstance(value, kinds):
         raise refuse(owner, name, value, accepted)
-
-
-def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: str) -> tuple[T, ...]:
-    """The entries of an iterable as a tuple; raises InputError for a text, a mapping or an entry of the wrong type."""
-    if type(value) is not tuple:
-        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-            raise refuse(owner, name, value, f"a tuple of {accepted}")
-        value = tuple(value)
-    for position, entry in enumerate(value):
-        if not isinstance(entry, kinds):
-            raise refuse(owner, f"{name}[{position}]", entry, f"a tuple of {accepted}")
-    return value
 
 
 def unknown(what: str, name: object, known: Iterable[str], where: str) -> InputError:

@@ -12,7 +12,6 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name, unknown
 from dlplacer.core.op import Edge, Op, OutputPart
 from dlplacer.core.record import Record, record
-from dlplacer.core.table import ops as op_table
 from dlplacer.core.units import format_bytes
 
 
@@ -61,8 +60,6 @@ class OpGraph(Shown, Record):
         stored = f", {format_bytes(weights)} of weights" if weights else ""
         counted = f"{ops} op{'s' * (ops != 1)}, {edges} edge{'s' * (edges != 1)}"
         return f"<OpGraph {short_name(self.name)}: {counted}{stored}>"
-
-    table = property(op_table)
 
     @cached_property
     def index(self) -> Mapping[str, int]:

@@ -13,7 +13,6 @@ from dlplacer.core.expect import short_name
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import OBJECTIVES, Objective, Options
 from dlplacer.core.record import Bytes, Filled, Name, Number, OneOf, Record, Seconds, record
-from dlplacer.core.table import schedule as schedule_table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 
@@ -129,8 +128,6 @@ class Plan(Shown, Record):
         if (self.period_s is None) == self.objective.is_period:
             told = f"objective {self.options.objective!r} with period_s {self.period_s}"
             raise InputError(f"the plan has {told}; throughput and max-load have a period, makespan has none")
-
-    table = property(schedule_table)
 
     @property
     def objective(self) -> Objective:

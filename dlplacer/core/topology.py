@@ -12,7 +12,6 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.expect import printable, short_name, unknown
 from dlplacer.core.graph import reference_mistakes
 from dlplacer.core.record import Bytes, BytesPerSecond, Name, Number, OneOf, Record, Seconds, record
-from dlplacer.core.table import devices as device_table
 
 Rates = Annotated[float | Mapping[str, float], Number("flops_per_s", positive=True, named=True)]
 
@@ -133,8 +132,6 @@ class Topology(Shown, Record):
         routers, links = len(self.routers), len(self.links)
         joined = f"{routers} router{'s' * (routers != 1)}, {links} link{'s' * (links != 1)}"
         return f"<Topology {short_name(self.name)}: {devices}, {joined}>"
-
-    table = property(device_table)
 
     @property
     def nodes(self) -> tuple[Device | Router, ...]:

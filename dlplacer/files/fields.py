@@ -1,7 +1,7 @@
 """Shared reading of the file formats: pydantic models check records and list every mistake with its path."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -17,9 +17,40 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 class FileModel(BaseModel):
-    """A part of a file; a field that the format does not list is a mistake."""
+    """A file, whose ``format`` is `FORMAT`, or a part of one; a field that it does not list is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    FORMAT: ClassVar[str] = ""
+
+    @classmethod
+    def load(cls, source: Any, where: str = "") -> Self:
+        """The checked content of the file at a path or, with `where` as its name in messages, of a JSON value.
+
+        Raises FileFormatError with one line per mistake.
+        """
+        value, where = source if where else read_json(source), where or str(source)
+        if not isinstance(value, dict):
+            raise FileFormatError(where, [f"the file: must hold an object (it is {shown(value)})"])
+        if (mistake := cls.format_mistake(value.get("format"))) is not None:
+            raise FileFormatError(where, [f"format: {mistake}"])
+        content = validated(value, cls, where)
+        if found := [*content.mistakes()]:
+            raise FileFormatError(where, found)
+        return content
+
+    @classmethod
+    def read(cls, source: Any, where: str = "") -> Any:
+        """The `value` of the content that `load` returns."""
+        return built(where or str(source), cls.load(source, where).value)
+
+    @classmethod
+    def format_mistake(cls, found: Any) -> str | None:
+        """The mistake in a file's ``format``; None if there is none."""
+        if found is None:
+            return f'missing; the file must start with "format": "{cls.FORMAT}"'
+        kind = cls.FORMAT.removeprefix("dlplacer.").partition("/")[0]
+        told = f"{shown(found)} is not {cls.FORMAT!r}; give a {kind} file, and update dlplacer if it is newer"
+        return None if found == cls.FORMAT else told
 
     def mistakes(self) -> Iterator[str]:
         """Contradictions between fields that are valid by themselves."""
@@ -59,27 +90,6 @@ def plain(value: Any, *, all_fields: bool = False) -> Any:
     return {name: plain(entry) for name, entry in value.items()} if isinstance(value, Mapping) else value
 
 
-def load_model(source: Any, model: type[Model], kind: str, version: int, where: str = "") -> Model:
-    """The checked content of the file at a path or, with `where` as its name in messages, of a JSON value.
-
-    Raises FileFormatError with one line per mistake.
-    """
-    value, where = source if where else read_json(source), where or str(source)
-    if not isinstance(value, dict):
-        raise FileFormatError(where, [f"the file: must hold an object (it is {shown(value)})"])
-    if (mistake := format_mistake(value.get("format"), kind, version)) is not None:
-        raise FileFormatError(where, [f"format: {mistake}"])
-    content = validated(value, model, where)
-    if found := [*content.mistakes()]:
-        raise FileFormatError(where, found)
-    return content
-
-
-def read_value(source: Any, model: type[Model], kind: str, version: int, where: str) -> Any:
-    """The `value` of the content that `load_model` returns."""
-    return built(where or str(source), load_model(source, model, kind, version, where).value)
-
-
 def validated(value: Any, model: type[Model], where: str) -> Model:
     """The content, if each field is valid by itself; else raises FileFormatError."""
     try:
@@ -98,13 +108,3 @@ def built(where: str, build: Callable[..., T], *arguments: Any) -> T:
         raise
     except InputError as error:
         raise FileFormatError(where, str(error).splitlines()) from error
-
-
-def format_mistake(found: Any, kind: str, version: int) -> str | None:
-    """The mistake in a file's ``format`` field; None if there is none."""
-    expected = f"dlplacer.{kind}/{version}"
-    if found == expected:
-        return None
-    if found is None:
-        return f'missing; the file must start with "format": "{expected}"'
-    return f"{shown(found)} is not {expected!r}; give a {kind} file, and update dlplacer if it is newer"

@@ -16,9 +16,8 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer
 from dlplacer.core.record import Count, Number, OneOf, Seconds
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.files.fields import FileModel, ListOf, Table, format_mistake, plain, read_value, without
+from dlplacer.files.fields import FileModel, ListOf, Table, plain, without
 
-_VERSION = 1
 _noted = partial(create_model, __config__=ConfigDict(strict=True))
 _Argument: Any = _noted("Argument", path=(str, ""), shape=(list[Count], []), dtype=(str, ""))
 _Onnx: Any = _noted("Onnx", sha256=(str, ""), dims=(dict[str, Count], {}))
@@ -50,6 +49,7 @@ class _NodeLinkFile(FileModel):
 class GraphFile(_NodeLinkFile):
     """A graph file; its nodes are the ops of a graph."""
 
+    FORMAT = "dlplacer.graph/1"
     directed: bool = True
     nodes: list[Op]
     edges: ListOf[Annotated[Edge, without("key")]]
@@ -99,6 +99,7 @@ Node = Annotated[
 class TopologyFile(_NodeLinkFile):
     """A topology file; its edges are the links of a topology."""
 
+    FORMAT = "dlplacer.topology/1"
     directed: bool = False
     nodes: list[Node]
     edges: ListOf[Annotated[Link, without("key")]]
@@ -118,12 +119,10 @@ class ProblemFile(FileModel):
     meta: Table
 
 
-_PLAN_HEAD = ("status", "makespan_s", "lower_bound_s", "gap", "rounding_s", "method", "solve_s")
-
-
 class PlanFile(FileModel):
     """A plan file."""
 
+    FORMAT = "dlplacer.plan/1"
     format: str
     name: str = ""
     source: str = ""
@@ -143,37 +142,23 @@ class PlanFile(FileModel):
     period_s: Seconds | None = None
 
     def mistakes(self) -> Iterator[str]:
-        problem = self.problem
-        for kind in ("graph", "topology"):
-            if (mistake := format_mistake(getattr(problem, kind).format, kind, _VERSION)) is not None:
-                yield f"problem.{kind}.format: {mistake}"
-        yield from (f"problem.graph.{mistake}" for mistake in problem.graph.mistakes())
+        parts = {"graph": self.problem.graph, "topology": self.problem.topology}
+        for name, part in parts.items():
+            if (mistake := part.format_mistake(part.format)) is not None:
+                yield f"problem.{name}.format: {mistake}"
+        yield from (f"problem.graph.{mistake}" for mistake in self.problem.graph.mistakes())
 
     def value(self) -> Plan:
-        return Plan(
-            self.problem.graph.value(),
-            self.problem.topology.value(),
-            self.problem.options,
-            **{name: getattr(self, name) for name in (*_PLAN_HEAD, "memory", "provenance", "meta", "period_s")},
-            ops=tuple(self.ops),
-            transfers=tuple(self.transfers),
-        )
+        problem = self.problem
+        parts = (problem.graph.value(), problem.topology.value(), problem.options)
+        return Plan(*parts, **{name: getattr(self, name) for name in _OF_PLAN})
 
 
-def _reader(model: type[FileModel], kind: str) -> Callable[..., Any]:
-    def read(source: Any, where: str = "") -> Any:
-        """The value in the file at a path or, with `where` as its name in messages, in a JSON value.
+_OF_PLAN = [name for name in PlanFile.model_fields if name in Plan.__dataclass_fields__]
 
-        Raises FileFormatError with every mistake and its path. A plan is not validated.
-        """
-        return read_value(source, model, kind, _VERSION, where)
-
-    return read
-
-
-read_graph: Callable[..., OpGraph] = _reader(GraphFile, "graph")
-read_topology: Callable[..., Topology] = _reader(TopologyFile, "topology")
-read_plan: Callable[..., Plan] = _reader(PlanFile, "plan")
+read_graph: Callable[..., OpGraph] = GraphFile.read
+read_topology: Callable[..., Topology] = TopologyFile.read
+read_plan: Callable[..., Plan] = PlanFile.read
 
 
 def graph_to_dict(graph: OpGraph) -> dict[str, Any]:
@@ -184,7 +169,7 @@ def graph_to_dict(graph: OpGraph) -> dict[str, Any]:
         if edge.tensor == _tensor(ends, edge.output, number):
             del edges[-1]["tensor"]
     parallel = len({(edge.source, edge.target) for edge in graph.edges}) < len(edges)
-    head = _head("graph", graph) | {"directed": True, "multigraph": parallel}
+    head = _head(GraphFile, graph) | {"directed": True, "multigraph": parallel}
     for name in ("capture", "structure_sha256", "known", "meta", "constraints"):
         value = getattr(graph, name)
         if value or (value is not None and name in ("capture", "known")):
@@ -194,7 +179,7 @@ def graph_to_dict(graph: OpGraph) -> dict[str, Any]:
 
 def topology_to_dict(topology: Topology) -> dict[str, Any]:
     """The JSON object of a topology file; fields that hold their default are left out."""
-    head = _head("topology", topology) | ({"meta": plain(topology.meta)} if topology.meta else {})
+    head = _head(TopologyFile, topology) | ({"meta": plain(topology.meta)} if topology.meta else {})
     nodes = [
         {"id": node.id, "kind": kind, **({"type": node.type} if isinstance(node, Device) else {}), **plain(node)}
         for kind, entries in (("device", topology.devices), ("router", topology.routers))
@@ -205,19 +190,13 @@ def topology_to_dict(topology: Topology) -> dict[str, Any]:
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """The JSON object of a plan file."""
-    value: dict[str, Any] = {"format": f"dlplacer.plan/{_VERSION}"}
-    value |= {name: getattr(plan, name) for name in _PLAN_HEAD}
-    value |= {name: plain(getattr(plan, name)) for name in ("memory", "provenance", "meta", "ops", "transfers")}
-    if plan.period_s is not None:
-        value["period_s"] = plan.period_s
-    if not plan.meta:
-        del value["meta"]
+    value = {name: plain(getattr(plan, name)) for name in _OF_PLAN if getattr(plan, name) not in (None, {})}
     problem = {"topology": topology_to_dict(plan.topology), "graph": graph_to_dict(plan.graph)}
-    return value | {"problem": {"options": plan.options.to_dict(), **problem}}
+    return {"format": PlanFile.FORMAT, **value, "problem": {"options": plan.options.to_dict(), **problem}}
 
 
-def _head(kind: str, value: OpGraph | Topology) -> dict[str, Any]:
-    return {"format": f"dlplacer.{kind}/{_VERSION}", "name": value.name, "source": value.source}
+def _head(kind: type[FileModel], value: OpGraph | Topology) -> dict[str, Any]:
+    return {"format": kind.FORMAT, "name": value.name, "source": value.source}
 
 
 def _numbered(edges: Iterable[Any]) -> Iterator[tuple[Any, tuple[str, str], int]]:

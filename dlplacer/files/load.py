@@ -10,7 +10,6 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
-from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.files.text import write_json
 
@@ -45,14 +44,12 @@ def load_plan(path: str | PathLike[str]) -> Plan:
 
 
 def save(value: Any, path: str | PathLike[str]) -> Path:
-    """Write a graph, a topology, a plan, the plan of a `Result`, or the figures of another result; return the path.
+    """Write a graph, a topology, a plan, or the figures of another result; return the path.
 
     Raises InputError if the value has no file format, or the file cannot be written.
     """
     from dlplacer.files import formats
 
-    if isinstance(value, Result):
-        value = value.plan
     told: dict[type, Any] = {
         OpGraph: formats.graph_to_dict,
         Topology: formats.topology_to_dict,

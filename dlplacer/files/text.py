@@ -17,12 +17,11 @@ _MOST_BYTES = 4 << 30
 """Limit on the size of a file; a graph of a million ops takes half a GiB."""
 
 
-def read_bytes(path: Path, most: int | None = None) -> bytes:
+def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
     """The bytes of a file, or of a pipe up to its end.
 
     Raises InputError if it cannot be read, holds more than `most` bytes, or is a folder or a device (perhaps endless).
     """
-    most = _MOST_BYTES if most is None else most
     try:
         with path.open("rb") as stream:
             kind = os.fstat(stream.fileno())
@@ -69,7 +68,7 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def read_text(path: Path, most_bytes: int | None = None) -> str:
+def read_text(path: Path, most_bytes: int = _MOST_BYTES) -> str:
     """The text of a file in UTF-8, UTF-16 (PowerShell writes it) or UTF-32, with or without a byte order mark.
 
     Raises InputError if the file cannot be read or holds more than `most_bytes`, and FileFormatError for any other

@@ -16,6 +16,8 @@ from dlplacer.runtime.profile.machine_times import issue_time_s
 from dlplacer.runtime.profile.op_times import OpTimes, OwnStep, side_by_side, typical, with_measured_times
 
 _ROUNDS = 3
+SHORT_S = 1.0
+"""Shorter steps are timed after an untimed one, because the work before has filled the caches with its own data."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,8 @@ class Predictor:
         steps = [self._own[name] for name in names]
         if not steps:
             return
-        # A first step is discarded, because the previous work has filled the caches.
-        for _ in range(2):
+        plain = side_by_side(lambda step: step.plain(), steps, keeps_busy=True)
+        if max(plain) < SHORT_S:
             plain = side_by_side(lambda step: step.plain(), steps, keeps_busy=True)
         recorded = side_by_side(lambda step: step.recorded(), steps, keeps_busy=True)
         for name, times, seconds in zip(names, recorded, plain, strict=True):

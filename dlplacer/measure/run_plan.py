@@ -16,7 +16,7 @@ from dlplacer.files.formats import plan_to_dict, read_plan
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.micro_batches import part_of
 from dlplacer.machines.costs.collectives import AlphaBeta
-from dlplacer.measure.prediction import Prediction, Predictor, used_devices
+from dlplacer.measure.prediction import SHORT_S, Prediction, Predictor, used_devices
 from dlplacer.measure.run_report import Run, RunReport, conclusion, losses_of
 from dlplacer.measure.steps import (
     BASELINE,
@@ -43,9 +43,9 @@ LIMIT_S = 60.0
 _LEAST, _MOST = 5, 40
 _SURE = 0.03
 # The first two to six steps take up to 2.5 times as long, while heaps fill; some models never settle within 3 %.
-_SETTLED, _MOST_WARMUP = 0.03, 12
+_SETTLED, _MOST_WARMUP_S = 0.03, 10.0
 # After another configuration, a step of 10 ms takes up to 25 % longer, the next one up to 10 %, the fourth no longer.
-_SHORT_S, _UNTIMED_S, _MOST_UNTIMED = 1.0, 0.1, 4
+_UNTIMED_S, _MOST_UNTIMED = 0.1, 4
 
 
 def alternated_times(
@@ -58,7 +58,7 @@ def alternated_times(
 ) -> dict[str, list[float]]:
     """Name → seconds of its step in every round; the steps alternate, and so does their order.
 
-    Each step first warms up at least `warmup` times, then until two in a row differ by at most 3 %, or twelve have run.
+    Each compared step first warms up at least `warmup` times, then until two in a row differ by at most 3 %, or 10 s.
     Untimed steps precede each short compared step, because the previous step has filled the caches with its own data.
     Without a `count`, there are 5 to 40 rounds, until all compared medians are certain to about 3 %, judged by their
     quartiles; no round begins that would end after a minute. Steps that are not `compared` only take turns.
@@ -67,7 +67,7 @@ def alternated_times(
     run equally many rounds. `on_round` gets the number of each round, and the share of time or rounds that is over.
     """
     compared = set(compared)
-    ahead = {name: _warm_up(step, warmup, timed) for name, step in steps.items()}
+    ahead = {name: _warm_up(step, warmup, timed) for name, step in steps.items() if name in compared}
     times: dict[str, list[float]] = {name: [] for name in steps}
     number, spent_s = 0, 0.0
     least, most = (_LEAST, _MOST) if count is None else (count, count)
@@ -80,7 +80,7 @@ def alternated_times(
             break
         on_round(number, max(number / most, 0.0 if count else spent_s / LIMIT_S))
         for name in list(steps)[:: 1 if number % 2 == 0 else -1]:
-            for _ in range(ahead[name] if name in compared else 0):
+            for _ in range(ahead.get(name, 0)):
                 spent_s += timed(steps[name])
             times[name].append(timed(steps[name]))
             spent_s += times[name][-1]
@@ -96,13 +96,11 @@ def spread(times: Sequence[float]) -> float:
 
 def _warm_up(step: Callable[[], object], least: int, timed: Callable[[Callable[[], object]], float]) -> int:
     """Run the step until its time is steady; returns the number of untimed steps before each timed one."""
-    before = now = timed(step)
-    for number in range(1, max(least, _MOST_WARMUP)):
-        now = timed(step)
-        if number + 1 >= least and abs(now - before) <= _SETTLED * before:
-            break
-        before = now
-    return 0 if now >= _SHORT_S else max(1, min(_MOST_UNTIMED, int(_UNTIMED_S / max(now, 1e-9))))
+    times = [timed(step), timed(step)]
+    while len(times) < least or (abs(times[-1] - times[-2]) > _SETTLED * times[-2] and sum(times) < _MOST_WARMUP_S):
+        times.append(timed(step))
+    now = times[-1]
+    return 0 if now >= SHORT_S else max(1, min(_MOST_UNTIMED, int(_UNTIMED_S / max(now, 1e-9))))
 
 
 StepReport = Callable[[str, float | None], None]

@@ -15,7 +15,6 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
-from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.files.formats import first_difference, structure_sha256
@@ -29,6 +28,7 @@ from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.measure.prediction import overlap_shares
 from dlplacer.planning.place import place
+from dlplacer.planning.result import Result
 from dlplacer.problem.problem import build_problem
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.profile.op_times import Times, measured_types, profile_ops, with_measured_times

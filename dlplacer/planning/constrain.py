@@ -3,17 +3,18 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import refuse, tuple_of, unknown
+from dlplacer.core.expect import Kinds, refuse, unknown
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
 """Op, module or glob → name or type of a device; texts such as ``"encoder.*=gpu0"`` are also allowed."""
 
+T = TypeVar("T")
 Together: TypeAlias = Iterable[str | Iterable[str]]
 """Sets of ops that run on one device, each given by one or several patterns."""
 
@@ -128,3 +129,15 @@ def _paths(module: str | None) -> Iterator[str]:
     """The paths of a module and of all modules that contain it, outermost first."""
     parts = (module or "").split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1) if module)
+
+
+def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: str) -> tuple[T, ...]:
+    """The entries of an iterable as a tuple; raises InputError for a text, a mapping or an entry of the wrong type."""
+    if type(value) is not tuple:
+        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+            raise refuse(owner, name, value, f"a tuple of {accepted}")
+        value = tuple(value)
+    for position, entry in enumerate(value):
+        if not isinstance(entry, kinds):
+            raise refuse(owner, f"{name}[{position}]", entry, f"a tuple of {accepted}")
+    return value

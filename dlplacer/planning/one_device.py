@@ -7,11 +7,11 @@ from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
-from dlplacer.core.result import Result
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.machines.costs.roofline import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.planning.result import Result
 from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay, replay_plan

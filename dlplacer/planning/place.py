@@ -12,7 +12,6 @@ from dlplacer.core.errors import InputError, InternalError, NoPlanError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
-from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.files.formats import plan_to_dict
 from dlplacer.machines.cores import usable_cores
@@ -23,6 +22,7 @@ from dlplacer.planning.constrain import constrained
 from dlplacer.planning.garbage import fewer_collections
 from dlplacer.planning.interrupt import plan_or_interrupt
 from dlplacer.planning.one_device import single_device_s
+from dlplacer.planning.result import Result
 from dlplacer.planning.under_dispatch import best_plan
 from dlplacer.planning.warm_start import WarmStart
 from dlplacer.problem.dispatch import dispatch_of, least_step_s

@@ -1,9 +1,9 @@
 """Short texts about a plan for its pictures and its page."""
 
 from dlplacer.core.plan import Plan
-from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.one_device import one_device_s, single_device_s
+from dlplacer.planning.result import FITS_NONE
 from dlplacer.problem.problem import build_problem
 
 
@@ -27,7 +27,7 @@ def subject(plan: Plan) -> str:
 
 def headline(plan: Plan) -> str:
     """One line with graph, machine and step time."""
-    each = "per step" if plan.period_s is None else "per step in steady state"
+    each = "per step in steady state" if plan.objective.is_period else "per step"
     return f"{subject(plan)}: {format_seconds(plan.value_s)} {each}"
 
 

@@ -33,9 +33,9 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
         for time_ns, level in {_ns(time_s): level for time_s, level in live_bytes(plan, device.id)}.items():
             place = {"pid": pid, "tid": tid, "ts": _us(time_ns)}
             events.append({"ph": "C", "name": "memory", **place, "args": {"bytes": level}})
-    told = {name: getattr(plan, name) for name in ("status", "method", "makespan_s", "lower_bound_s", "gap")}
-    told |= {"graph": plan.graph.name, "topology": plan.topology.name, "options": plan.options.to_dict()}
-    told |= {} if plan.period_s is None else {"period_s": plan.period_s}
+    names = ("status", "method", "makespan_s", plan.objective.figure, "lower_bound_s", "gap")
+    told = {"graph": plan.graph.name, "topology": plan.topology.name, "options": plan.options.to_dict()}
+    told |= {name: getattr(plan, name) for name in names}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": told}
 
 

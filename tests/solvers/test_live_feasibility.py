@@ -13,9 +13,9 @@ from solvers.random_problems import random_step
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
-from dlplacer.core.result import Result
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.place import place
+from dlplacer.planning.result import Result
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.feasibility import require_feasible, working_set
 from dlplacer.solvers.ilp.assignment_model import WORKING, find_placement

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from dlplacer.core.errors import InputError
-from dlplacer.files.fields import FileModel, ListOf, Table, load_model
+from dlplacer.files.fields import FileModel, ListOf, Table
 from dlplacer.files.text import write_json
 
 Progress = Callable[[int, int, int, float], None]
@@ -19,8 +19,6 @@ Progress = Callable[[int, int, int, float], None]
 
 Training = Callable[..., Iterator[float]]
 """(workers, seed) → the metric after every epoch of a training from scratch with this number of workers."""
-
-_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -134,6 +132,7 @@ class _RunFields(FileModel):
 
 
 class _RunsFile(FileModel):
+    FORMAT = "dlplacer.epoch-runs/1"
     format: str
     training: str
     meta: Table
@@ -149,7 +148,7 @@ class _FinishedRuns:
         self._found: dict[EpochRun, tuple[float | None, int]] = {}
         if self._path is None or not self._path.exists():
             return
-        content = load_model(self._path, _RunsFile, "epoch-runs", _VERSION)
+        content = _RunsFile.load(self._path)
         if content.training != training:
             raise InputError(
                 f"{path} holds runs of {content.training!r}, and this is {training!r}; give another checkpoint, "
@@ -177,7 +176,7 @@ class _FinishedRuns:
                 {**each._asdict(), "epochs": reached, "max_epochs": limit}
                 for each, (reached, limit) in self._found.items()
             ]
-            content = {"format": f"dlplacer.epoch-runs/{_VERSION}", "training": self._training, "runs": rows}
+            content = {"format": _RunsFile.FORMAT, "training": self._training, "runs": rows}
             write_json(self._path, content)
 
 

@@ -18,10 +18,9 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op, TensorSpec
 from dlplacer.core.record import BytesPerSecond, Name, Number, Record, Seconds, record
 from dlplacer.core.topology import Topology
-from dlplacer.files.fields import FileModel, Table, load_model
+from dlplacer.files.fields import FileModel, Table
 from dlplacer.files.text import write_json
 
-KIND, VERSION = "calibration", 1
 _SMALL_BYTES = 2**16
 """The time of an op that moves no more bytes than this is the overhead of its call."""
 
@@ -48,7 +47,8 @@ class Calibration(FileModel):
     `overhead_s`: Seconds of an op that moves almost no data. `ops`: Signature of an op (`signature`) → its time.
     """
 
-    format: str = f"dlplacer.{KIND}/{VERSION}"
+    FORMAT = "dlplacer.calibration/1"
+    format: str = FORMAT
     device_type: Name
     versions: dict[str, str]
     overhead_s: Seconds
@@ -181,7 +181,7 @@ def read_calibration(path: Path) -> Calibration:
 
     Raises FileFormatError with every mistake and its path.
     """
-    return load_model(path, Calibration, KIND, VERSION)
+    return Calibration.load(path)
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:

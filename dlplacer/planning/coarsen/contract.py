@@ -6,6 +6,7 @@ from itertools import takewhile
 
 import networkx as nx
 
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
@@ -85,8 +86,17 @@ def contract(
     renamed = [replace(op, id=names[op.id]) if op.id in names else op for op in ops]
     edges = tuple(_edges(graph, owner, outputs, names))
     final = {op_id: names[key] for op_id, key in owner.items()}
-    constraints = graph.constraints.renamed(final)
+    constraints = _renamed(graph.constraints, final)
     return replace(graph, ops=tuple(renamed), edges=edges, structure_sha256=None, constraints=constraints)
+
+
+def _renamed(constraints: Constraints, name_of: Mapping[str, str]) -> Constraints:
+    """The constraints after ops were merged; raises InputError if ops pinned to different devices are merged."""
+    merged = Constraints()
+    for op, device in constraints.pins.items():
+        merged = merged.added(Constraints({name_of.get(op, op): device}))
+    sets = (tuple(dict.fromkeys(name_of.get(op, op) for op in ops)) for ops in constraints.colocate)
+    return Constraints(merged.pins, tuple(ops for ops in sets if len(ops) > 1))
 
 
 def members_of(op: Op) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect, refuse
-from dlplacer.files.fields import FileModel, Table, read_value
+from dlplacer.files.fields import FileModel, Table
 from dlplacer.machines.costs.gradient_codecs import CODECS
 
 
@@ -207,7 +207,6 @@ class StatisticalEfficiency:
         return self.base if isinstance(self.base, CriticalBatch) else self.fit()
 
 
-VERSION = 1
 Positive = Annotated[float, Field(gt=0, le=1e12)]
 """A positive number of epochs; larger ones make no sense, and their products with times would overflow."""
 Whole = Annotated[int, Field(ge=1, lt=2**63)]
@@ -229,6 +228,7 @@ class EpochsFile(FileModel):
     mini-batch each, or samples of the global ``batch``, which needs ``mini_batch``.
     """
 
+    FORMAT = "dlplacer.epochs/1"
     format: str
     name: str = ""
     source: str = ""
@@ -293,7 +293,7 @@ def read_epochs(path: str | Path) -> EpochsData:
 
     Raises FileFormatError with every mistake and its path.
     """
-    data: EpochsData = read_value(Path(path), EpochsFile, "epochs", VERSION, "")
+    data: EpochsData = EpochsFile.read(Path(path))
     return data
 
 

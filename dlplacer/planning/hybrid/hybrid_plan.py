@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect, short_name
-from dlplacer.core.result import FITS_NONE
 from dlplacer.core.table import Table
 from dlplacer.planning.hybrid.step_times import StepTime
 from dlplacer.planning.hybrid.workers import WorkerSplit
+from dlplacer.planning.result import FITS_NONE
 
 if TYPE_CHECKING:
     from dlplacer.planning.hybrid.epochs import CriticalBatch

@@ -7,14 +7,14 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer, TransferSegment
-from dlplacer.core.result import FITS_NONE
-from dlplacer.core.table import figures
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.compare import Comparison
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.schedules import Action
+from dlplacer.planning.result import FITS_NONE
+from dlplacer.planning.tables import figures
 from dlplacer.report.page.page import FigureTable, Page, page_table, render_page, schedule_data
 
 

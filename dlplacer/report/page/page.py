@@ -14,8 +14,9 @@ from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
-from dlplacer.core.table import Table, figures
+from dlplacer.core.table import Table
 from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.planning.tables import figures
 from dlplacer.report.page.columns import PageClock, graph_columns, schedule_columns, visible
 from dlplacer.report.summary import headline, speedup_text, subject
 

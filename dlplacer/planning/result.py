@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import field
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan
 from dlplacer.core.record import Record, Seconds, record
-from dlplacer.core.table import schedule
 from dlplacer.core.units import format_seconds
+from dlplacer.planning.tables import schedule
 
 FITS_NONE = "fits on no single device"
 """Text shown instead of a speedup if the graph fits on no single device."""
@@ -58,10 +60,14 @@ class Result(Shown, Record):
             return None
         return self.single_device_s / self.plan.value_s
 
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the plan atomically as a plan file, and return the path; raises InputError if that fails."""
+        return self.plan.save(path)
+
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer solve --json`` prints: times in seconds, gap and speedup as ratios."""
         plan = self.plan
         times = {name: getattr(plan, name) for name in ("makespan_s", "lower_bound_s", "gap", "rounding_s", "solve_s")}
-        period = {} if plan.period_s is None else {"period_s": plan.period_s}
-        told = {"status": plan.status, "objective": plan.options.objective, **period, **times, "speedup": self.speedup}
+        value = {plan.objective.figure: plan.value_s}
+        told = {"status": plan.status, "objective": plan.options.objective, **value, **times, "speedup": self.speedup}
         return {**told, "method": plan.method, "bounds": dict(self.bounds)}
