@@ -152,8 +152,7 @@ def _run(done: "Run") -> Iterator[Block]:
 def _explanation(found: "Explanation") -> Iterator[Block]:
     from dlplacer.report.explanation import REASONS
 
-    makespan_s = found.path_ops_s + found.path_transfers_s + found.path_waits_s
-    record = {"makespan_s": makespan_s, **found.to_dict()}
+    record = {"makespan_s": found.path_ops_s + found.path_transfers_s + found.path_waits_s, **found.to_dict()}
     record["path_kinds_s"] = dict(list(found.path_kinds_s.items())[:_KINDS])
     longest = sorted(sorted(found.parts, key=lambda part: -part.time_s)[:_PATH], key=lambda part: part.begin_s)
     named = [

@@ -1,8 +1,6 @@
 """Abilities of values that need packages above core: saving themselves, and showing themselves in a notebook.
 
-Core declares that a plan can be saved, but must not know the function that saves it. The root package knows every
-package: `dlplacer/__init__.py` names the functions in `PROVIDERS` when it is imported, before anything else of dlplacer
-can be used. The functions themselves are imported when they are first needed.
+Core must not know the functions; `dlplacer/__init__.py` names them in `PROVIDERS`, and they are imported when needed.
 """
 
 from os import PathLike

@@ -35,5 +35,4 @@ class Constraints(Record):
         for op, device in other.pins.items():
             if self.pins.get(op, device) != device:
                 raise InputError(f"op {op!r} is pinned to {self.pins[op]!r} and to {device!r}; drop one of the pins")
-        sets = dict.fromkeys((*self.colocate, *other.colocate))
-        return Constraints({**self.pins, **other.pins}, tuple(sets))
+        return Constraints({**self.pins, **other.pins}, tuple(dict.fromkeys((*self.colocate, *other.colocate))))

@@ -8,8 +8,6 @@ from dlplacer.core.record import Bytes, Count, Name, Number, OneOf, Record, reco
 
 PHASES = ("forward", "backward", "optimizer")
 Times = Annotated[float | Mapping[str, float], Number("seconds", named=True)]
-Flops = Annotated[float, Number("flops")]
-AmountOfBytes = Annotated[float, Number("bytes")]
 
 
 @record(frozen=True, slots=True)
@@ -48,8 +46,8 @@ class Op(Record):
     id: Name
     kind: str
     time_s: Times | None = None
-    flops: Flops = 0
-    bytes_accessed: AmountOfBytes = 0
+    flops: Annotated[float, Number("flops")] = 0
+    bytes_accessed: Annotated[float, Number("bytes")] = 0
     dtype: str | None = None
     outputs: tuple[TensorSpec, ...] = ()
     weight_bytes: Bytes = 0
@@ -72,9 +70,7 @@ class Op(Record):
 
     def time_on(self, device_type: str) -> float | None:
         """Δ(k) in seconds on a device of this type, or None if the graph does not give it."""
-        if isinstance(self.time_s, Mapping):
-            return self.time_s.get(device_type)
-        return self.time_s
+        return self.time_s.get(device_type) if isinstance(self.time_s, Mapping) else self.time_s
 
 
 @record(frozen=True, repr=False)

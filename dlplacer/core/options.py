@@ -39,10 +39,7 @@ DECISIONS = {
     "transfers": ("once for every device that reads a tensor, or for every edge", "device", "edge"),
     "memory": ("the peak of what is alive, or the sum of footprints", "live", "sum"),
     "step": ("with the host's barrier at the loss, or as the joint step runs", "autograd", "joint"),
-    "objective": (
-        "least step time, or most steps per second in steady state",
-        *("makespan", "throughput", "max-load"),
-    ),
+    "objective": ("least step time, or most steps per second in steady state", "makespan", "throughput", "max-load"),
 }
 """Option → its decision and its values, the default first; docs/reference/formats.md explains each value."""
 

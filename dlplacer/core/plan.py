@@ -137,8 +137,7 @@ class Plan(Shown, Record):
     @property
     def value_s(self) -> float:
         """The value of the objective, to which lower bound and gap refer."""
-        value_s: float = getattr(self, self.objective.figure)
-        return value_s
+        return float(getattr(self, self.objective.figure))
 
     def __repr__(self) -> str:
         graph, topology = short_name(self.graph.name), short_name(self.topology.name)

@@ -26,13 +26,8 @@ FORMATS: dict[str, Callable[[Any], str]] = {
 }
 """Format of a column → the function that writes a value."""
 
-_UNITS = {
-    "_flops_per_s": "flops_per_s",
-    "_bytes_per_s": "bytes_per_s",
-    "_per_s": "number",
-    "_s": "seconds",
-    "_bytes": "bytes",
-}
+_UNITS = {"_flops_per_s": "flops_per_s", "_bytes_per_s": "bytes_per_s", "_per_s": "number"}
+_UNITS |= {"_s": "seconds", "_bytes": "bytes"}
 _UNITS |= {"bytes": "bytes", "speedup": "times", "gap": "percent", "bubble": "percent", "gain": "change"}
 _ENTRIES = 8
 """Number of entries of a long series that are shown."""
@@ -107,10 +102,8 @@ class Table:
     @property
     def sides(self) -> list[str]:
         """Alignment of each column: texts left, figures right."""
-        figures = [
-            all(isinstance(value, (int, float, type(None))) for value in column)
-            for column in zip(*self.rows, strict=True)
-        ]
+        columns = zip(*self.rows, strict=True)
+        figures = [all(isinstance(value, int | float | None) for value in column) for column in columns]
         return ["right" if figure else "left" for figure in figures or [False] * len(self.columns)]
 
     @property

@@ -8,7 +8,6 @@ import re
 import reprlib
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import lru_cache
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -49,10 +48,9 @@ def parse_quantity(text: str, dimension: str) -> float:
     if unit and unit not in units:
         raise ValueError(f"{shown} has unit {reprlib.repr(unit)}; use one of {', '.join(sorted(units))}")
     try:
-        value = float(exact(float(number)) * exact(units.get(unit, 1)))
+        return float(Fraction(repr(float(number))) * Fraction(repr(units.get(unit, 1))))
     except (OverflowError, ValueError):  # from a fraction, or from the text of an infinity
         raise ValueError(f"{shown} is too large; use a number below 1.8e308") from None
-    return value
 
 
 def _scaled(value: float, units: Mapping[str, float], least: str) -> str:
@@ -75,14 +73,3 @@ def format_bytes_per_s(value_bytes_per_s: float) -> str:
     """A short text such as ``20.75 GB/s``, in the decimal units of data sheets."""
     units = {"PB/s": 1e15, "TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6, "kB/s": 1e3}
     return _scaled(value_bytes_per_s, units, "{:.4g} B/s")
-
-
-def exact(value: float | int) -> Fraction:
-    """The decimal number that the user wrote: ``0.1`` is 1/10, not the nearest binary fraction."""
-    return Fraction(value) if isinstance(value, int) else _decimal(float(value))
-
-
-@lru_cache(maxsize=2**16)
-def _decimal(value: float) -> Fraction:
-    # Layers have repeated times, and parsing a fraction takes 10 us.
-    return Fraction(repr(value))

@@ -67,13 +67,9 @@ ListOf = Annotated[list[T], Field(default_factory=list)]
 
 def without(name: str) -> BeforeValidator:
     """Annotation that makes a record ignore one extra field in files."""
-
-    def dropped(value: Any) -> Any:
-        if not isinstance(value, dict) or name not in value:
-            return value
-        return {key: entry for key, entry in value.items() if key != name}
-
-    return BeforeValidator(dropped)
+    return BeforeValidator(
+        lambda value: {key: value[key] for key in value if key != name} if isinstance(value, dict) else value
+    )
 
 
 def plain(value: Any, *, all_fields: bool = False) -> Any:
@@ -95,9 +91,8 @@ def validated(value: Any, model: type[Model], where: str) -> Model:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise FileFormatError(
-            where, [f"{field_path(place_of(each))}: {problem_of(each)}" for each in error.errors()]
-        ) from None
+        found = [f"{field_path(place_of(each))}: {problem_of(each)}" for each in error.errors()]
+        raise FileFormatError(where, found) from None
 
 
 def built(where: str, build: Callable[..., T], *arguments: Any) -> T:

@@ -233,13 +233,9 @@ def first_difference(ours: OpGraph, theirs: OpGraph) -> str | None:
         for field in sorted(mine[name].keys() | node.keys()):
             if mine[name].get(field) != node.get(field):
                 return f"op {name!r} differs in {field}: {mine[name].get(field)!r} against {node.get(field)!r}"
-    for name in mine:
-        reads = [
-            {(edge.source, edge.output, edge.tensor, edge.bytes) for edge in graph.edges_into[name]}
-            for graph in (ours, theirs)
-        ]
-        if reads[0] != reads[1]:
-            return f"op {name!r} reads other tensors: {min(reads[0] ^ reads[1])}"
+        read, reads = ({(e.source, e.output, e.tensor, e.bytes) for e in g.edges_into[name]} for g in (ours, theirs))
+        if other := read ^ reads:
+            return f"op {name!r} reads other tensors: {min(other)}"
     return None
 
 

@@ -50,11 +50,8 @@ def save(value: Any, path: str | PathLike[str]) -> Path:
     """
     from dlplacer.files import formats
 
-    told: dict[type, Any] = {
-        OpGraph: formats.graph_to_dict,
-        Topology: formats.topology_to_dict,
-        Plan: formats.plan_to_dict,
-    }
+    told: dict[type, Any] = {OpGraph: formats.graph_to_dict, Topology: formats.topology_to_dict}
+    told[Plan] = formats.plan_to_dict
     expect("", "what to save", value, Shown, "a graph, a topology, a plan or a result")
     write_json(path, told[type(value)](value) if type(value) in told else value.to_dict())
     return Path(path)

@@ -18,9 +18,9 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
-from dlplacer.core.units import exact, format_bytes, format_seconds
+from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.problem.routes import RoutesByPair, any_relays, least_delay_routes, lines_of, matrices
-from dlplacer.problem.ticks import choose_tick, ticks
+from dlplacer.problem.ticks import choose_tick, exact, ticks
 
 _MOST_S = sys.float_info.max
 

@@ -13,7 +13,6 @@ from itertools import islice, pairwise
 from typing import Any
 
 from dlplacer.core.topology import Topology
-from dlplacer.core.units import exact
 from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Arc, Problem
 from dlplacer.problem.routes import (
@@ -26,6 +25,7 @@ from dlplacer.problem.routes import (
     route_delay,
     segments,
 )
+from dlplacer.problem.ticks import exact
 
 _MOST_SEGMENTS = 32
 """Route segments distinguished between two devices; only dozens of parallel routers have more."""

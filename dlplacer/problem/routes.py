@@ -12,8 +12,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from dlplacer.core.topology import Link, Topology
-from dlplacer.core.units import exact
-from dlplacer.problem.ticks import ticks
+from dlplacer.problem.ticks import exact, ticks
 
 Number = TypeVar("Number", float, Fraction)
 Hop = tuple[str, str]

@@ -1,14 +1,26 @@
-"""Ticks: the integers in which solvers count time."""
+"""Ticks: the integers in which solvers count time, and the exact numbers from which they are made."""
 
 import math
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import lru_cache
 
 MAX_TICKS = 2**30
 """Horizons stay below this many ticks: CP-SAT may drop the enforcement of rows whose coefficients sum past 2^31."""
 
 _MIN_TICK_S = Fraction(1, 10**9)
 _MAX_COMMON_UNIT_VALUES = 20_000
+
+
+def exact(value: float | int) -> Fraction:
+    """The decimal number that the user wrote: ``0.1`` is 1/10, not the nearest binary fraction."""
+    return Fraction(value) if isinstance(value, int) else _decimal(float(value))
+
+
+@lru_cache(maxsize=2**16)
+def _decimal(value: float) -> Fraction:
+    # Layers have repeated times, and parsing a fraction takes 10 us.
+    return Fraction(repr(value))
 
 
 def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:

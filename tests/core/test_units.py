@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlplacer.core.units import UNITS, exact, format_seconds, parse_quantity
+from dlplacer.core.units import UNITS, format_seconds, parse_quantity
+from dlplacer.problem.ticks import exact
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from random import Random
 import pytest
 
 import dlplacer as dp
-from dlplacer.core.units import exact
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.route_table import build_traffic
 from dlplacer.problem.routes import link_holds
+from dlplacer.problem.ticks import exact
 
 OPTIONS = dp.Options(delay="store-and-forward")
 

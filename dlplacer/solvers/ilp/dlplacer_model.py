@@ -14,11 +14,10 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.units import exact
 from dlplacer.files.text import write_bytes
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.routes import link_delay_s
-from dlplacer.problem.ticks import ticks
+from dlplacer.problem.ticks import exact, ticks
 from dlplacer.solvers.ilp.constraints import Literal, Variables, duration
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.time_limit import ask_time

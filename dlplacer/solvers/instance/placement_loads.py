@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlplacer.core.options import OBJECTIVES
-from dlplacer.core.units import exact
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.route_table import transfer_requests
 from dlplacer.problem.routes import Hop, link_directions, link_holds, segments
-from dlplacer.problem.ticks import ticks
+from dlplacer.problem.ticks import exact, ticks
 from dlplacer.solvers.instance.instance import FAR, Delay, Instance
 
 Ints = NDArray[np.int64]
