@@ -127,7 +127,7 @@ def _result(result: Result) -> Iterator[Block]:
 def _use(plan: Plan) -> Iterator[Block]:
     """The use of the devices and, for a plan with a period, the resource loads in decreasing order."""
     yield device_use(plan)
-    if plan.objective.is_period:
+    if not plan.objective.is_makespan:
         found = sorted(resource_loads(plan).items(), key=lambda entry: -entry[1])
         yield Table.described(found, "resource|device or link direction", "load_s|load|seconds")
 

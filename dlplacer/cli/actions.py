@@ -142,7 +142,7 @@ def options_of(given: Given) -> Options:
 def solve(given: Given) -> int:
     """Solve, write the plan, and print the result."""
     from dlplacer.planning.garbage import fewer_collections
-    from dlplacer.planning.one_device import launch_note, one_device_is_best
+    from dlplacer.planning.one_device import launch_note, one_device_is_best, one_device_note
 
     if (more := _splitting(given, "place_with_splits", "graph")) is not None:
         found = called(given, "place_with_splits", kept="split", job=given.graph, **more)
@@ -152,12 +152,12 @@ def solve(given: Given) -> int:
         raise InputError("work_s replaces time_limit_s; leave one of them out")
     with fewer_collections():
         result = called(given)
-    plan, is_step = result.plan, not result.plan.objective.is_period
+    plan, is_step = result.plan, result.plan.objective.is_makespan
     if is_step:
         start = None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}"
         note(start, launch_note(result))
     shown(given, result)
-    note(one_device_is_best(plan, result.bounds.get("critical_path_s")) if is_step else None)
+    note((one_device_is_best(plan, result.bounds.get("critical_path_s")) or one_device_note(plan)) if is_step else None)
     return 0
 
 

@@ -19,9 +19,9 @@ class Objective:
     ends_pay: bool = False
 
     @property
-    def is_period(self) -> bool:
-        """True if the objective is the time per step in steady state."""
-        return self.figure == "period_s"
+    def is_makespan(self) -> bool:
+        """True if the objective is the time of one step, and not of a step in steady state."""
+        return self.figure == "makespan_s"
 
 
 OBJECTIVES = {
@@ -66,7 +66,7 @@ class Options(Record):
     objective: Annotated[str, OneOf(CHOICES["objective"])] = "makespan"
 
     def __post_init__(self) -> None:
-        if OBJECTIVES[self.objective].is_period:
+        if not OBJECTIVES[self.objective].is_makespan:
             object.__setattr__(self, "routing", "shortest")
 
     def require_makespan(self, what: str) -> None:

@@ -125,7 +125,7 @@ class Plan(Shown, Record):
     period_s: Seconds | None = None
 
     def __post_init__(self) -> None:
-        if (self.period_s is None) == self.objective.is_period:
+        if (self.period_s is None) != self.objective.is_makespan:
             told = f"objective {self.options.objective!r} with period_s {self.period_s}"
             raise InputError(f"the plan has {told}; throughput and max-load have a period, makespan has none")
 

@@ -312,14 +312,15 @@ def made_baselines(main: PlacedJob, reference: nn.Module, group: OneProcess, com
     except torch.OutOfMemoryError:
         if group.all_reduce is not None:
             raise
+        reference.to("cpu")
         found.left_out.append(f"plain PyTorch: {device.name} has too little memory beside the plan")
         return found
     found.steps[BASELINE] = eager.step
     if group.all_reduce is None and in_host_memory(main.devices.values()):
         found.steps[ALL_CORES] = eager.step_on_all_cores
     if second is not None:
-        step = EagerStep([main.job], second, device, compiled=True)
         try:
+            step = EagerStep([main.job], second, device, compiled=True)
             step.step()
             found.steps[COMPILED] = step.step
         except Exception as error:

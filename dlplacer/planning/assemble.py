@@ -89,13 +89,13 @@ def plan_of(
         gap, rounding_s = (value_s - lower_bound_s) / value_s if value_s else 0.0, 0.0
     else:
         lower_bound_s, gap, rounding_s = _figures_in_ticks(problem, value_s, value, outcome.lower_bound)
+    figures: dict[str, Any] = {"makespan_s": _makespan_s(problem, ops, transfers), objective.figure: value_s}
     plan = Plan(
         graph=problem.graph,
         topology=problem.topology,
         options=problem.options,
         status="feasible" if gap else "optimal",
-        makespan_s=_makespan_s(problem, ops, transfers),
-        period_s=value_s if objective.is_period else None,
+        **figures,
         lower_bound_s=lower_bound_s,
         gap=gap,
         rounding_s=rounding_s,

@@ -27,7 +27,7 @@ def subject(plan: Plan) -> str:
 
 def headline(plan: Plan) -> str:
     """One line with graph, machine and step time."""
-    each = "per step in steady state" if plan.objective.is_period else "per step"
+    each = "per step" if plan.objective.is_makespan else "per step in steady state"
     return f"{subject(plan)}: {format_seconds(plan.value_s)} {each}"
 
 

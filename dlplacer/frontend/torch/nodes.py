@@ -30,11 +30,10 @@ def is_view(node: fx.Node) -> bool:
     """True if a call returns its first argument's storage with another shape."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    # It shares memory although its schema declares no alias: functionalization uses it if nothing is written.
-    if node.target is aten._unsafe_view.default:
-        return True
+    # An unsafe view shares memory too, though its schema declares no alias.
     aliases = [result.alias_info for result in node.target._schema.returns]
-    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+    is_declared = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+    return is_declared or node.target is aten._unsafe_view.default
 
 
 def behind_views(node: fx.Node) -> fx.Node:
@@ -77,11 +76,16 @@ _CHECKS = operators(
 def strides_to_keep(node: fx.Node) -> tuple[int, ...] | None:
     """The traced strides of a result, if a kernel might return others; None if only one layout is possible.
 
-    Later views and kernels are traced for these strides. Torch's stand-ins may differ in strides from its kernels
-    (pytorch#192668), and kernels differ between devices.
+    Later views are traced for these strides; torch's stand-ins (pytorch#192668) and devices may have others.
     """
     value = node.meta.get("val")
     if is_view(node) or not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    # On every device products, and pointwise kernels of contiguous arguments, have contiguous results.
+    read = (each.meta.get("val") for each in node.all_input_nodes)
+    is_pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    follows = is_pointwise and all(each.is_contiguous() for each in read if isinstance(each, torch.Tensor))
+    if value.is_contiguous() and (follows or kind_of(node) in ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")):
         return None
     wide = [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]
     # Only expanded views have a stride of 0.

@@ -107,14 +107,12 @@ class _Builder:
         return "backward" if joint.is_backward(node) or reads_backward else "forward"
 
     def _add(self, op: Op, code: OpCode) -> None:
-        self.ops[op.id] = op
-        self.codes[op.id] = code
+        self.ops[op.id], self.codes[op.id] = op, code
 
     def _free_id(self, wanted: str) -> str:
         name, count = wanted, 1
         while name in self.ops:
-            count += 1
-            name = f"{wanted}#{count}"
+            name, count = f"{wanted}#{count + 1}", count + 1
         return name
 
 

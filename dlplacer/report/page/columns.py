@@ -130,7 +130,7 @@ def schedule_columns(
         "name": visible(name),
         "graph": graph,
         "end": clock.of(plan.makespan_s),
-        "bound": 0 if is_run or plan.objective.is_period else clock.of(plan.lower_bound_s),
+        "bound": 0 if is_run or not plan.objective.is_makespan else clock.of(plan.lower_bound_s),
         "devices": {
             "name": [visible(each.id) for each in plan.topology.devices],
             "type": [visible(each.type) for each in plan.topology.devices],

@@ -117,7 +117,7 @@ def plot_gantt(
     legend += [Patch(color=TRANSFER, label=f"transfer{several}")] if below else []
     legend += [Patch(color=IDLE, label="idle")]
     legend += [Line2D([], [], color=CRITICAL, linewidth=2, label="critical path")] if mark_path else []
-    if plan.lower_bound_s and not plan.objective.is_period:
+    if plan.lower_bound_s and plan.objective.is_makespan:
         bound: dict[str, Any] = {"color": TEXT, "linewidth": 1.2, "linestyle": (0, (4, 2)), "label": "lower bound"}
         ax.axvline(plan.lower_bound_s, **bound)
         legend.append(Line2D([], [], **bound))

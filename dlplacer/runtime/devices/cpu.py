@@ -38,7 +38,7 @@ def keep_heap() -> None:
 
 
 def release_heap() -> None:
-    """Undo one `keep_heap`; the last call restores glibc's defaults and returns free memory to the system."""
+    """Undo one `keep_heap`; the last call restores glibc's defaults, but for the one arena, and frees memory."""
     global _users
     with _counting:
         _users -= 1

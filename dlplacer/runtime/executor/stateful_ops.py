@@ -5,6 +5,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -79,13 +80,19 @@ class Updater:
             if name not in self.state:
                 step = torch.zeros((), dtype=torch.float32, device=weight.device)
                 self.state[name] = (torch.zeros_like(weight), torch.zeros_like(weight), step)
-        means, squares, steps = map(list, zip(*(self.state[name] for name in names), strict=True))
         rates: dict[str, Any] = {"lr": rule.lr, "weight_decay": rule.weight_decay, "eps": rule.eps}
         rates |= {"beta1": rule.betas[0], "beta2": rule.betas[1], "amsgrad": False, "maximize": False}
-        # A fused kernel needs real weights without gaps in memory.
-        rates["fused"] = all(weight.is_floating_point() and length(weight) == weight.numel() for weight in weights)
-        rates["has_complex"] = any(weight.is_complex() for weight in weights)
-        adam(weights, gradients, means, squares, [], steps, **rates)
+
+        def is_packed(entry: tuple[torch.Tensor, ...]) -> bool:
+            # A fused kernel needs real weights without gaps in memory.
+            return entry[0].is_floating_point() and length(entry[0]) == entry[0].numel()
+
+        state = (self.state[name] for name in names)
+        entries = [(*pair, *own) for *pair, own in zip(weights, gradients, state, strict=True)]
+        for fused, alike in groupby(sorted(entries, key=is_packed), is_packed):
+            own, changes, means, squares, steps = map(list, zip(*alike, strict=True))
+            has_complex = any(weight.is_complex() for weight in own)
+            adam(own, changes, means, squares, [], steps, fused=fused, has_complex=has_complex, **rates)
 
 
 def length(tensor: torch.Tensor) -> int:
