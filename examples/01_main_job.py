@@ -16,7 +16,6 @@ import dlplacer as dp
 from dlplacer.cli.main import main as dlplacer
 from dlplacer.core.units import format_seconds
 
-
 _PROFILED = "3"
 """Timed steps of a profile: a step takes seconds, so three are enough."""
 

@@ -18,10 +18,9 @@ from dlplacer.core.errors import InputError, RunError
 from dlplacer.core.record import Count
 from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
 from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
-from dlplacer.files.fields import FileModel, Table, load_model
+from dlplacer.files.fields import FileModel, Table
 from dlplacer.files.text import write_json
 
-_VERSION = 1
 _BEAT_S = 0.5
 RULES = ("async", "round_robin", "one_at_a_time")
 Event = tuple[str, int]
@@ -288,6 +287,7 @@ class AsyncWorker:
 
 
 class _EventsFile(FileModel):
+    FORMAT = "dlplacer.events/1"
     format: str
     meta: Table
     workers: Annotated[int, Field(ge=1)]
@@ -312,12 +312,12 @@ class _EventsFile(FileModel):
 def write_events(path: str | PathLike[str], settings: AsyncSettings, events: tuple[Event, ...]) -> None:
     """Write the order of a run, atomically."""
     named = [worker if kind == "exchange" else f"{kind} {worker}" for kind, worker in events]
-    write_json(path, {"format": f"dlplacer.events/{_VERSION}", **asdict(settings), "events": named})
+    write_json(path, {"format": _EventsFile.FORMAT, **asdict(settings), "events": named})
 
 
 def read_events(path: str | PathLike[str], settings: AsyncSettings) -> tuple[Event, ...]:
     """The order in a file."""
-    content = load_model(Path(path), _EventsFile, "events", _VERSION)
+    content = _EventsFile.load(Path(path))
     different = [
         f"{field.name} {recorded!r} (now {now!r})"
         for field in fields(AsyncSettings)

@@ -12,8 +12,8 @@ import dlplacer as dp
 MODULES = [
     "dlplacer",
     *(f"dlplacer.api.{name}" for name in ("jobs", "machines", "plot", "running", "scaling", "showing", "solving")),
-    *(f"dlplacer.core.{name}" for name in ("graph", "options", "plan", "result", "topology")),
-    *("dlplacer.frontend.torch.job", "dlplacer.planning.hybrid"),
+    *(f"dlplacer.core.{name}" for name in ("graph", "options", "plan", "topology")),
+    *("dlplacer.frontend.torch.job", "dlplacer.planning.hybrid", "dlplacer.planning.result"),
 ]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -29,10 +29,10 @@ class Clock:
         return self.now_s - begin
 
 
-# a warms up with 90, 30, 15, 15 and is timed with 15, 20, 40; b with 50, 50, then 60, 60, 60.
+# a warms up with 4, 2, 1.5, 1.5 and is timed with 15, 20, 40; b with 50, 50, then 60, 60, 60.
 def test_steps_are_timed_in_turn_once_they_have_settled() -> None:
     clock = Clock()
-    steps = {"a": clock.step("a", 90, 30, 15, 15, 15, 20, 40), "b": clock.step("b", 50, 50, 60, 60, 60)}
+    steps = {"a": clock.step("a", 4, 2, 1.5, 1.5, 15, 20, 40), "b": clock.step("b", 50, 50, 60, 60, 60)}
     assert alternated_times(steps, steps, 3, 1, clock.timed) == {"a": [15, 20, 40], "b": [60, 60, 60]}
     assert clock.calls == "aaaa" + "bb" + "ab" + "ba" + "ab"
 
@@ -42,7 +42,7 @@ def test_steps_are_timed_in_turn_once_they_have_settled() -> None:
 # it times the root of n is reached at no n up to 40.
 @pytest.mark.parametrize(
     ("seconds", "rounds"),
-    [((1.0, 1.0), 5), ((1.0, 1.5), 40), ((3.0, 4.5), 16), ((20.0, 30.0), 2)],
+    [((1.0, 1.0), 5), ((1.0, 1.5), 40), ((3.0, 4.5), 15), ((20.0, 30.0), 2)],
     ids=["steady", "at most 40", "for a minute", "no longer"],
 )
 def test_unsteady_steps_are_timed_for_a_minute_at_most(seconds: tuple[float, float], rounds: int) -> None:
