@@ -1,6 +1,6 @@
 """Strides of captured results against those of torch's kernels: views and kernels are traced for the captured ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +10,9 @@ from frontend.torch.op_by_op import require_plain_step
 from torch import nn
 
 from dlplacer.frontend import Job
+from dlplacer.frontend.torch.capture import capture_job
+from dlplacer.frontend.torch.executable import Instruction, OpCode
+from dlplacer.runtime.executor.backends import captured_refusal
 
 Tensor = torch.Tensor
 SHAPE = (2, 6, 4, 4)
@@ -162,3 +165,30 @@ def test_strides_of_shuffled_channels_are_those_of_the_kernel() -> None:
             return hidden.as_strided((hidden.numel(),), (1,)).mul(torch.arange(float(hidden.numel()))).square().mean()
 
     assert require_plain_step(Job(Shuffled(), (torch.randn(2, 2, 3, 3),))).gradients["conv.weight"].any()
+
+
+# Products and pointwise kernels of contiguous arguments have one layout; all others are checked in every step.
+def test_only_results_with_several_layouts_are_checked() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.conv = nn.Linear(6, 6), nn.Conv2d(2, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            flat = torch.tanh(self.fc(x) * 2)
+            return torch.sigmoid(flat.t()).sum() + self.conv(flat.view(2, 2, 3, 3)).sum() + torch.arange(4.0).sum()
+
+    codes = capture_job(Job(Mixed(), (torch.randn(6, 6),), mode="infer"), ()).executable.of_role("call")
+    checked = {kind: instruction.strides is not None for code in codes for kind, instruction in kinds(code)}
+    assert not checked["aten.addmm"]
+    assert not checked["aten.mul"]
+    assert not checked["aten.tanh"]
+    assert checked["aten.sigmoid"]
+    assert checked["aten.convolution"]
+    assert "aten.arange" in checked
+    assert {captured_refusal(code) for code in codes} == {None}
+
+
+def kinds(code: OpCode) -> Iterator[tuple[str, Instruction]]:
+    for instruction in code.instructions:
+        yield str(instruction.target).rpartition(".")[0], instruction
