@@ -17,7 +17,7 @@ from dlplacer.runtime.profile.op_times import OpTimes, OwnStep, side_by_side, ty
 
 _ROUNDS = 3
 SHORT_S = 1.0
-"""Shorter steps are timed after an untimed one, because the work before has filled the caches with its own data."""
+"""Shorter steps are timed after untimed ones, because the work before has filled the caches with its own data."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,11 @@ class Predictor:
         self._samples: dict[str, dict[str, list[tuple[OpTimes, float]]]] = {"alone": {}, "together": {}}
         self._dispatch_s = self._measured_dispatch_s()
 
+    def warm_up(self) -> None:
+        """Run the ops untimed: segments are compiled in the first call, CUDA graphs captured by the third."""
+        for _ in range(_ROUNDS):
+            side_by_side(OwnStep.plain, list(self._own.values()))
+
     def sample(self) -> None:
         """Time the ops once more, alone and side by side; called between steps of the plan."""
         self._placed.placed.zero_grad(set_to_none=True)
@@ -101,7 +106,7 @@ class Predictor:
         if not steps:
             return
         plain = side_by_side(lambda step: step.plain(), steps, keeps_busy=True)
-        if max(plain) < SHORT_S:
+        if max(plain) < SHORT_S or self._group.all_reduce is not None:
             plain = side_by_side(lambda step: step.plain(), steps, keeps_busy=True)
         recorded = side_by_side(lambda step: step.recorded(), steps, keeps_busy=True)
         for name, times, seconds in zip(names, recorded, plain, strict=True):

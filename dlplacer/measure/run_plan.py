@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from statistics import fmean, median
@@ -43,14 +43,14 @@ LIMIT_S = 60.0
 _LEAST, _MOST = 5, 40
 _SURE = 0.03
 # The first two to six steps take up to 2.5 times as long, while heaps fill; some models never settle within 3 %.
-_SETTLED, _MOST_WARMUP_S = 0.03, 10.0
+_SETTLED, _MOST_WARMUP, _MOST_WARMUP_S = 0.03, 12, 10.0
 # After another configuration, a step of 10 ms takes up to 25 % longer, the next one up to 10 %, the fourth no longer.
 _UNTIMED_S, _MOST_UNTIMED = 0.1, 4
 
 
 def alternated_times(
     steps: Mapping[str, Callable[[], object]],
-    compared: Iterable[str],
+    compared: Collection[str],
     count: int | None,
     warmup: int,
     timed: Callable[[Callable[[], object]], float],
@@ -58,7 +58,7 @@ def alternated_times(
 ) -> dict[str, list[float]]:
     """Name → seconds of its step in every round; the steps alternate, and so does their order.
 
-    Each compared step first warms up at least `warmup` times, then until two in a row differ by at most 3 %, or 10 s.
+    Each compared step warms up `warmup` times, then on until two in a row differ by at most 3 %, for 12 steps or 10 s.
     Untimed steps precede each short compared step, because the previous step has filled the caches with its own data.
     Without a `count`, there are 5 to 40 rounds, until all compared medians are certain to about 3 %, judged by their
     quartiles; no round begins that would end after a minute. Steps that are not `compared` only take turns.
@@ -66,7 +66,6 @@ def alternated_times(
     `timed` runs a step and returns its seconds. They alone decide the number of rounds, so processes with equal seconds
     run equally many rounds. `on_round` gets the number of each round, and the share of time or rounds that is over.
     """
-    compared = set(compared)
     ahead = {name: _warm_up(step, warmup, timed) for name, step in steps.items() if name in compared}
     times: dict[str, list[float]] = {name: [] for name in steps}
     number, spent_s = 0, 0.0
@@ -97,7 +96,9 @@ def spread(times: Sequence[float]) -> float:
 def _warm_up(step: Callable[[], object], least: int, timed: Callable[[Callable[[], object]], float]) -> int:
     """Run the step until its time is steady; returns the number of untimed steps before each timed one."""
     times = [timed(step), timed(step)]
-    while len(times) < least or (abs(times[-1] - times[-2]) > _SETTLED * times[-2] and sum(times) < _MOST_WARMUP_S):
+    while len(times) < least or (len(times) < _MOST_WARMUP and sum(times) < _MOST_WARMUP_S):
+        if len(times) >= least and abs(times[-1] - times[-2]) <= _SETTLED * times[-2]:
+            break
         times.append(timed(step))
     now = times[-1]
     return 0 if now >= SHORT_S else max(1, min(_MOST_UNTIMED, int(_UNTIMED_S / max(now, 1e-9))))
@@ -210,6 +211,7 @@ def measure(
     on_progress("numbers against plain PyTorch", None)
     baselines = made_baselines(main, reference, group, compiled)
     predictor = Predictor(main, group)
+    predictor.warm_up()
     # Compared steps are neighbours in a round, because a machine's speed may change several times per round.
     compared = {**baselines.steps, _MAIN: main.step}
 

@@ -59,7 +59,8 @@ def one_device_note(plan: Plan) -> str | None:
     """A note if the step on one device is within the noise of a plan on several; else None."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
     alone_s = one_device_s(plan.graph, plan.topology)
-    if len(working) < 2 or alone_s is None or alone_s > (1 + _NOISE) * plan.makespan_s:
+    is_held = bool(plan.graph.constraints) or any(op.devices for op in plan.graph.ops)
+    if len(working) < 2 or is_held or alone_s is None or alone_s > (1 + _NOISE) * plan.makespan_s:
         return None
     return (
         f"one device is within the noise of this plan: {format_seconds(alone_s)} a step alone, "

@@ -27,7 +27,7 @@ def link_holds(
 
     Cut-through streams through all links at once, at the rate of the narrowest: each is held for bytes ÷ min B(l) + Σ
     L(l). Store-and-forward passes from link to link (eq. 11): each is held for bytes ÷ B(l) + L(l), in turn. Numbers
-    come from `float`, or from `dlplacer.core.units.exact` for exact results.
+    come from `float`, or from `dlplacer.problem.ticks.exact` for exact results.
     """
     links = [(topology.link_between[hop], hop) for hop in hops]
     if delay == "cut-through":

@@ -1,7 +1,5 @@
 """Reading, rounding and printing quantities."""
 
-from fractions import Fraction
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,9 +64,3 @@ def test_reading_undoes_writing(value: float, dimension: str, data: st.DataObjec
 )
 def test_seconds_print_short(value_s: float, text: str) -> None:
     assert format_seconds(value_s) == text
-
-
-def test_exact_takes_the_decimal_number() -> None:
-    assert exact(0.1) == Fraction(1, 10)
-    assert exact(1.5e-6) == Fraction(3, 2_000_000)
-    assert exact(2**60 + 1) == 2**60 + 1

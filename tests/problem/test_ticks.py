@@ -6,7 +6,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlplacer.problem.ticks import MAX_TICKS, choose_tick, ticks
+from dlplacer.problem.ticks import MAX_TICKS, choose_tick, exact, ticks
 
 
 def test_commensurable_values_give_their_common_unit() -> None:
@@ -38,3 +38,9 @@ def test_horizons_stay_below_the_limit(values: list[Fraction], more: Fraction) -
 @given(st.lists(st.fractions(0, 1000, max_denominator=12)), st.fractions(Fraction(1, 12), 3, max_denominator=12))
 def test_quick_arithmetic_is_that_of_fractions(values: list[Fraction], unit: Fraction) -> None:
     assert [ticks(value, unit) for value in values] == [value // unit for value in values]
+
+
+def test_exact_takes_the_decimal_number() -> None:
+    assert exact(0.1) == Fraction(1, 10)
+    assert exact(1.5e-6) == Fraction(3, 2_000_000)
+    assert exact(2**60 + 1) == 2**60 + 1

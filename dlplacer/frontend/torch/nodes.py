@@ -82,10 +82,10 @@ def strides_to_keep(node: fx.Node) -> tuple[int, ...] | None:
     if is_view(node) or not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
     # On every device products, and pointwise kernels of contiguous arguments, have contiguous results.
-    read = (each.meta.get("val") for each in node.all_input_nodes)
+    read = [one for each in node.all_input_nodes if isinstance(one := each.meta.get("val"), torch.Tensor)]
     is_pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
-    follows = is_pointwise and all(each.is_contiguous() for each in read if isinstance(each, torch.Tensor))
-    if value.is_contiguous() and (follows or kind_of(node) in ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")):
+    follows = is_pointwise and all(each.is_contiguous() and 0 not in each.stride() for each in read)
+    if value.is_contiguous() and (follows or node.target in (aten.mm.default, aten.addmm.default, aten.bmm.default)):
         return None
     wide = [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]
     # Only expanded views have a stride of 0.

@@ -54,11 +54,21 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, s
         captured = capture_as_planned(job, plan)
         own = of_captured_ops(plan, captured.graph)
         require_runnable(captured, own, opened)
+        _note_autocast(job, plan, opened)
         return PlacedModule(job, own, captured, opened, segments=segments)
     except BaseException:
         for device in opened.values():
             device.close()
         raise
+
+
+def _note_autocast(job: Job, plan: Plan, devices: Mapping[str, RuntimeDevice]) -> None:
+    """Warn the user if the step casts by autocast's lists for another type of device."""
+    planned = "cuda" if CUDA_AUTOCAST in (plan.graph.capture or {})["rewrites"] else "cpu"
+    types = {device.torch_device.type for device in devices.values()}
+    if job.autocast is not None and planned not in types:
+        how = f"casts by autocast's lists for {planned}, and runs on {', '.join(types)}"
+        print(f"dlplacer: the plan {how}; plain PyTorch has other dtypes there: set autocast_on", file=sys.stderr)
 
 
 def require_applicable(job: Job, plan: Plan, segments: str) -> None:
@@ -84,18 +94,10 @@ def capture_as_planned(job: Job, plan: Plan) -> Captured:
 
 
 def require_runnable(captured: Captured, plan: Plan, devices: Mapping[str, RuntimeDevice]) -> None:
-    """Raise InputError, naming the op, unless these devices have a kernel for every op that the plan puts on them.
-
-    Warn the user if the step casts by autocast's lists for another type of device.
-    """
+    """Raise InputError, naming the op, unless these devices have a kernel for every op that the plan puts on them."""
     types = {name: device.torch_device.type for name, device in devices.items()}
     homes = {op: types[device] for op, device in plan.placement.items() if device in types}
     require_kernels(captured.executable, homes)
-    capture = captured.graph.capture or {}
-    planned = "cuda" if CUDA_AUTOCAST in capture["rewrites"] else "cpu"
-    if capture["autocast"] is not None and planned not in types.values():
-        how = f"casts by autocast's lists for {planned}, and runs on {', '.join(sorted({*types.values()}))}"
-        print(f"dlplacer: the plan {how}; plain PyTorch has other dtypes there: set autocast_on", file=sys.stderr)
 
 
 def of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:

@@ -167,7 +167,7 @@ def test_strides_of_shuffled_channels_are_those_of_the_kernel() -> None:
     assert require_plain_step(Job(Shuffled(), (torch.randn(2, 2, 3, 3),))).gradients["conv.weight"].any()
 
 
-# Products and pointwise kernels of contiguous arguments have one layout; all others are checked in every step.
+# Products and pointwise kernels of contiguous arguments have one layout; results with several are checked.
 def test_only_results_with_several_layouts_are_checked() -> None:
     class Mixed(nn.Module):
         def __init__(self) -> None:
