@@ -136,10 +136,10 @@ def loss_in(output: Any) -> Any:
 
 def loss_of(job: Job, module: Any = None, loss: Any = None) -> Any:
     """The loss of a job's step in plain PyTorch, optionally with another module and loss of the same kind."""
-    called = module or job.module
+    called = job.module if module is None else module
     if job.loss is None:
         return loss_in(called(*job.args, *job.targets, **job.kwargs))
-    return (loss or job.loss)(called(*job.args, **job.kwargs), *job.targets)
+    return (job.loss if loss is None else loss)(called(*job.args, **job.kwargs), *job.targets)
 
 
 def autocast_of(job: Job, device: torch.device) -> torch.autocast:
