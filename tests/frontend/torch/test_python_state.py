@@ -133,8 +133,9 @@ def compares_distributions(self: Any, x: Tensor) -> Tensor:
 
 
 def test_distributions_are_traced_without_their_checks() -> None:
+    before = torch.distributions.Distribution._validate_args  # torch.compile may have set it for the process
     require_plain_step(training(compares_distributions))
-    assert torch.distributions.Distribution._validate_args == __debug__
+    assert torch.distributions.Distribution._validate_args == before
 
 
 def test_checkpointed_blocks_are_named() -> None:
