@@ -44,7 +44,7 @@ def load_plan(path: str | PathLike[str]) -> Plan:
 
 
 def save(value: Any, path: str | PathLike[str]) -> Path:
-    """Write a graph, a topology, a plan, or the figures of another result; return the path.
+    """Write a graph, a topology, a plan, or the figures of a result (`Result.save` writes the plan); return the path.
 
     Raises InputError if the value has no file format, or the file cannot be written.
     """
