@@ -89,7 +89,7 @@ def one_device_is_best(plan: Plan, critical_path_s: float | None = None) -> str 
             f"its {len(times_s)} ops take {format_seconds(sum(times_s) / len(times_s))} on average, issuing one takes "
             f"{format_seconds(dispatch_s)}, and every transfer adds latency"
         )
-    return f"one device is best, {next(iter(working))}: {proof}; {reason}"
+    return f"one device is best, {next(iter(working))}: {proof}; {reason}. Run the model there unchanged"
 
 
 def _alone_s(graph: OpGraph, device: Device) -> float:

@@ -146,7 +146,7 @@ def compared(problem: Problem) -> tuple[str, ...]:
 
 
 SUMMARIES = {
-    DEFAULT_METHOD: "all heuristics, then bounds, segments, annealing and the integer program (default)",
+    DEFAULT_METHOD: "all heuristics, then bounds, sections, annealing and the integer program (default)",
     "list": "list scheduling by upward rank; no device idles while an op could run on it",
     "heft": "heterogeneous earliest finish time (Topcuoglu, Hariri and Wu 2002)",
     "min-cut": "balanced partition of least cut (METIS)",

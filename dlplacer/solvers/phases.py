@@ -7,7 +7,7 @@ from functools import partial
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import Bounds, critical_path, lower_bounds, whole_area
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.decomposition.series import solve_segments
+from dlplacer.solvers.decomposition.series import solve_sections
 from dlplacer.solvers.decomposition.stage_bound import MOST_STAGED
 from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_overflow
@@ -132,13 +132,13 @@ def _assign_serial(search: PhaseContext, seconds: float) -> None:
         raise no_schedule_error(best)
 
 
-def _solve_segments(search: PhaseContext, seconds: float) -> None:
-    """Prove segments between cut ops, whose bounds CP-SAT does not add up itself."""
-    search.bounds = solve_segments(search.instance, search.bounds, search.incumbent)
+def _solve_sections(search: PhaseContext, seconds: float) -> None:
+    """Prove sections between cut ops, whose bounds CP-SAT does not add up itself."""
+    search.bounds = solve_sections(search.instance, search.bounds, search.incumbent)
 
 
 def _restart(search: PhaseContext, seconds: float) -> None:
-    """Restart list scheduling at random, mainly for ops outside all segments."""
+    """Restart list scheduling at random, mainly for ops outside all sections."""
     improve(search.heuristics.surrogate, search.incumbent, seconds, _RESTARTS)
 
 
@@ -164,7 +164,7 @@ PHASES = (
     Phase("bounds", _bound, 0.1, is_cheap=True, is_needed=True),
     Phase("stages", _search_stages, 0.25, lambda s: s.instance.memory_binds and s.instance.op_count <= MOST_STAGED),
     Phase("serial model", _assign_serial, 0.5, lambda s: s.instance.memory_binds),
-    Phase("segments", _solve_segments),
+    Phase("sections", _solve_sections),
     Phase("late heuristics", lambda s, seconds: s.heuristics.go_on()),
     Phase("restarts", _restart, 0.1),
     Phase("exact model", _solve_exactly, 0.8, lambda s: s.instance.working_count <= EXACT_UP_TO),

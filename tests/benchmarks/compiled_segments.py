@@ -63,6 +63,7 @@ JOBS: dict[str, Callable[[], dp.Job]] = {
     "big_lstm": partial(models.big_lstm, batch_size=4, length=4, vocabulary=200, hidden=64, projection=32),
     "gnmt": partial(models.gnmt, batch_size=4, length=4, vocabulary=200, hidden=32, layers=2),
     "resnet50": partial(models.resnet50, batch_size=2, image_size=64),
+    "googlenet": partial(models.googlenet, batch_size=2, image_size=64),
     "inception_v3": partial(models.inception_v3, batch_size=2, image_size=139),
 }
 Numbers = Mapping[str, torch.Tensor]

@@ -23,8 +23,8 @@ from dlplacer.solvers.bounds import (
     tails,
     whole_area,
 )
-from dlplacer.solvers.decomposition.segments import couple, find_segments
-from dlplacer.solvers.decomposition.series import SegmentChain, raise_suffix_bounds
+from dlplacer.solvers.decomposition.sections import couple, find_sections
+from dlplacer.solvers.decomposition.series import SectionChain, raise_suffix_bounds
 from dlplacer.solvers.heuristics.list_rules import construct, list_schedule
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.instance import Instance, build_instance
@@ -46,7 +46,7 @@ def _last(instance: Instance) -> int:
 
 
 @pytest.mark.parametrize(
-    ("graph", "paper", "segments", "series"),
+    ("graph", "paper", "sections", "series"),
     [
         ("infer", False, 29, 29),
         ("infer", True, 29, 29),
@@ -57,10 +57,10 @@ def _last(instance: Instance) -> int:
         ("train-colocated", True, 63, 30),
     ],
 )
-def test_the_shipped_graphs_fall_apart(graph: str, paper: bool, segments: int, series: int) -> None:
+def test_the_shipped_graphs_fall_apart(graph: str, paper: bool, sections: int, series: int) -> None:
     instance = _shipped(graph, "dgx1-v100-2gpu", paper)
-    found = find_segments(instance, _last(instance))
-    assert (len(found), len(couple(instance, found))) == (segments, series)
+    found = find_sections(instance, _last(instance))
+    assert (len(found), len(couple(instance, found))) == (sections, series)
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_every_bound_keeps_its_value(graph: str, topology: str, values: tuple[in
     assert not weaker
 
 
-def test_segments_add_up_and_suffixes_add_what_is_outside_of_them() -> None:
+def test_sections_add_up_and_suffixes_add_what_is_outside_of_them() -> None:
     instance = _shipped("train", "dgx1-v100-8gpu", False)
     bounds = lower_bounds(instance)
-    chain = SegmentChain.of(instance, find_segments(instance, _last(instance)), one_worker(_FOREVER_S))
+    chain = SectionChain.of(instance, find_sections(instance, _last(instance)), one_worker(_FOREVER_S))
     raised = chain.raised(bounds, 5.0)
     suffixed = raise_suffix_bounds(chain, raised, Incumbent(one_worker(_FOREVER_S)), 0.05)
     assert bounds.makespan >= 46771676
@@ -100,9 +100,9 @@ def test_segments_add_up_and_suffixes_add_what_is_outside_of_them() -> None:
     assert suffixed.makespan >= 47827013
 
 
-def test_little_work_on_each_segment_proves_most_of_them() -> None:
+def test_little_work_on_each_section_proves_most_of_them() -> None:
     instance = _shipped("infer", "dgx1-v100-2gpu", True)
-    chain = SegmentChain.of(instance, find_segments(instance, _last(instance)), one_worker(_FOREVER_S))
+    chain = SectionChain.of(instance, find_sections(instance, _last(instance)), one_worker(_FOREVER_S))
     assert len(chain.open) == 9
     chain.advance(0.03, time.monotonic() + _FOREVER_S)
     assert len(chain.open) <= 3

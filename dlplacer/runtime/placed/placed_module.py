@@ -2,8 +2,8 @@
 
 import struct
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -224,16 +224,17 @@ def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str
             accumulated(parameter)
 
 
-def apart(gradients: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+def apart(gradients: Collection[torch.Tensor]) -> Iterator[torch.Tensor]:
     """The gradients, each cloned if it shares elements with an earlier one: later steps add to each in place.
 
     Several gradients may be views of the same memory, such as those of the two biases of an LSTM cell at batch size 1.
     The autograd engine does not detect that.
     """
-    taken: dict[int, list[tuple[int, int]]] = {}
-    for gradient in gradients:
-        begin, end = extent(gradient)
-        spans = taken.setdefault(gradient.untyped_storage().data_ptr(), [])
+    places = [gradient.untyped_storage().data_ptr() for gradient in gradients]
+    taken: dict[int, list[tuple[int, int]]] = {place: [] for place, count in Counter(places).items() if count > 1}
+    for place, gradient in zip(places, gradients, strict=True):
+        begin, end = extent(gradient) if place in taken else (0, 0)
+        spans = taken.get(place, [])
         yield gradient if all(end <= low or high <= begin for low, high in spans) else gradient.clone()
         spans.append((begin, end))
 

@@ -1,1 +1,1 @@
-"""Decomposition: segments, suffixes, stages and device subsets as subproblems."""
+"""Decomposition: sections, suffixes, stages and device subsets as subproblems."""

@@ -1,4 +1,4 @@
-"""The cost of idle devices at the ends of a segment: a bound, and redundant rows of its model."""
+"""The cost of idle devices at the ends of a section: a bound, and redundant rows of its model."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -9,41 +9,41 @@ from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
 from dlplacer.solvers.bounds import Bounds, arc_delays, reachable_capacity
-from dlplacer.solvers.decomposition.segments import GraphSegment
+from dlplacer.solvers.decomposition.sections import GraphSection
 from dlplacer.solvers.ilp.constraints import Variables
 from dlplacer.solvers.instance.instance import FAR, Instance
 
 _MOST_UNITS = 2**17
-"""Units of a segment's work up to which sums of ops' times are listed, with one bit each."""
+"""Units of a section's work up to which sums of ops' times are listed, with one bit each."""
 
 
 def charge_idle_ends(
     model: cp_model.CpModel,
     instance: Instance,
     variables: Variables,
-    segment: GraphSegment,
+    section: GraphSection,
     bounds: Bounds,
     offset: int,
 ) -> None:
-    """Add redundant rows for a segment between cut ops: a device idles at each end whose cut op is on another device.
+    """Add redundant rows for a section between cut ops: a device idles at each end whose cut op is on another device.
 
     For every device q: its work + H·[used, first not on q] + T·[used, last not on q] ≤ the time from the start of the
     first cut op to that of the last. Proof: the first op between the cut ops that runs on q has all its inputs from
     other devices, so it waits for the latest of them; H is the least such time over all ops between. T is the same
-    backwards. An unused device pays nothing. `bounds` are those of the segment alone, whose first op is at `offset`.
+    backwards. An unused device pays nothing. `bounds` are those of the section alone, whose first op is at `offset`.
     """
-    last, between = len(segment.ops) - 1, _between(segment)
+    last, between = len(section.ops) - 1, _between(section)
     if not between:
         return
-    block = instance.block[offset : offset + len(segment.ops)]
+    block = instance.block[offset : offset + len(section.ops)]
     blocks = tuple(dict.fromkeys(block[op] for op in between))
-    ends = _ends(segment, bounds)
-    began = 0 if segment.begins else variables.start[offset]
-    # CP-SAT does not derive these rows itself, and they can turn an open segment into a proof.
+    ends = _ends(section, bounds)
+    began = 0 if section.begins else variables.start[offset]
+    # CP-SAT does not derive these rows itself, and they can turn an open section into a proof.
     for device in range(instance.device_count):
         here = [op for op in range(last) if device in variables.place[block[op]]]
         if any(op in between for op in here):
-            terms = [(variables.place[block[op]][device], segment.instance.duration[op][device]) for op in here]
+            terms = [(variables.place[block[op]][device], section.instance.duration[op][device]) for op in here]
             for end, lost in ends:
                 if lost:
                     terms.append((_away(model, variables, device, blocks, block[end]), lost))
@@ -51,24 +51,24 @@ def charge_idle_ends(
             model.add(work <= variables.start[offset + last] - began)
 
 
-def ticks_with_idle_ends(segment: GraphSegment, bounds: Bounds) -> int:
-    """Least ticks of a segment, given that its devices idle at its ends and hold only sums of its ops' times.
+def ticks_with_idle_ends(section: GraphSection, bounds: Bounds) -> int:
+    """Least ticks of a section, given that its devices idle at its ends and hold only sums of its ops' times.
 
     Proof: let the first cut op be on device p and the last on l. Ops between run on a device q after the first op's
     time if q is p, else after the first of them can start there (`_entries`); they end before the last cut op by the
     same times backwards. Within that time q bears no more than the largest sum of ops' times that fits. The least over
     p and l holds for every choice of them.
     """
-    between = _between(segment)
+    between = _between(section)
     if not between:
         return 0
-    instance, last = segment.instance, len(segment.ops) - 1
+    instance, last = section.instance, len(section.ops) - 1
     # [p, q] and [l, q] → ticks that are lost.
     before = np.zeros((1, instance.device_count), dtype=np.int64)
-    if not segment.begins:
+    if not section.begins:
         before = _entries(instance, 0, between, _least_entry(instance, bounds.head, between))
     after = _entries(instance.reversed, last, between, _least_entry(instance.reversed, bounds.tail, between))
-    together = not segment.begins and instance.block[0] == instance.block[last]
+    together = not section.begins and instance.block[0] == instance.block[last]
     pairs = zip(before, after, strict=True) if together else product(before, after)
     idle = {tuple(sorted(map(int, first + final))) for first, final in pairs}
     ticks = [instance.shortest[op] for op in between]
@@ -83,17 +83,17 @@ def ticks_with_idle_ends(segment: GraphSegment, bounds: Bounds) -> int:
     return unit * bisect_left(range(sum(work) + min(row[0] for row in idle) // unit), True, key=suffice)
 
 
-def _between(segment: GraphSegment) -> range:
+def _between(section: GraphSection) -> range:
     """Positions of the ops between the cut ops."""
-    return range(0 if segment.begins else 1, len(segment.ops) - 1)
+    return range(0 if section.begins else 1, len(section.ops) - 1)
 
 
-def _ends(segment: GraphSegment, bounds: Bounds) -> list[tuple[int, int]]:
+def _ends(section: GraphSection, bounds: Bounds) -> list[tuple[int, int]]:
     """Positions of the cut ops, and the idle ticks there of a device that is not theirs."""
-    between = _between(segment)
-    ends = [(len(segment.ops) - 1, _least_entry(segment.instance.reversed, bounds.tail, between))]
-    if not segment.begins:
-        ends.append((0, _least_entry(segment.instance, bounds.head, between)))
+    between = _between(section)
+    ends = [(len(section.ops) - 1, _least_entry(section.instance.reversed, bounds.tail, between))]
+    if not section.begins:
+        ends.append((0, _least_entry(section.instance, bounds.head, between)))
     return [(op, lost if lost < FAR else 0) for op, lost in ends]
 
 

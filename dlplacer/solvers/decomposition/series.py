@@ -1,6 +1,6 @@
-"""Series decomposition: solve the segments between cut ops one by one, and combine their schedules.
+"""Series decomposition: solve the sections between cut ops one by one, and combine their schedules.
 
-The sum of the segments' bounds bounds the whole. If all devices can be swapped, memory does not bind and only the chain
+The sum of the sections' bounds bounds the whole. If all devices can be swapped, memory does not bind and only the chain
 of cut ops joins the series, then their best schedules also combine, and the sum is the optimum. Otherwise a combined
 schedule is only a candidate, and its true makespan counts.
 """
@@ -17,11 +17,11 @@ from ortools.sat.python import cp_model
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decode.decode import compact
 from dlplacer.solvers.decomposition.idle_ends import charge_idle_ends, ticks_with_idle_ends
-from dlplacer.solvers.decomposition.segments import (
-    GraphSegment,
+from dlplacer.solvers.decomposition.sections import (
+    GraphSection,
     Series,
     couple,
-    find_segments,
+    find_sections,
     reached,
     relaxed,
     with_traffic,
@@ -45,7 +45,7 @@ from dlplacer.solvers.local_search.anneal import anneal_schedule
 from dlplacer.solvers.local_search.compile_ahead import compiled_in_time
 
 _FIND_SHARE, _BOUND_SHARE, _PART_BOUND_S = 0.25, 0.1, 0.5
-"""Shares of the time left, to find segments and for bounds of the whole after a round; seconds for a part's bounds."""
+"""Shares of the time left, to find sections and for bounds of the whole after a round; seconds for a part's bounds."""
 
 _SHARES, _WORK, _GROWTH = (0.5, 0.4, 0.2), (0.1, 0.4), 4.0
 """Without transfers, then with them: share of the time, deterministic CP-SAT seconds per series in the first round, and
@@ -92,35 +92,35 @@ class Known:
         return 0 if self.incumbent.best is None else self.incumbent.best.makespan - self.incumbent.bound
 
 
-class SegmentChain:
-    """The segments before one op, and results per distinct instance; segments of joined series are also in `alone`."""
+class SectionChain:
+    """The sections before one op, and results per distinct instance; sections of joined series are also in `alone`."""
 
     def __init__(
-        self, instance: Instance, segments: Sequence[GraphSegment], series: Sequence[Series], budget: Budget
+        self, instance: Instance, sections: Sequence[GraphSection], series: Sequence[Series], budget: Budget
     ) -> None:
-        self.instance, self.segments, self.series, self.budget = instance, segments, series, budget
+        self.instance, self.sections, self.series, self.budget = instance, sections, series, budget
         self.alone, self.known = list[Series](), dict[Instance, Known]()
 
     @classmethod
-    def of(cls, instance: Instance, segments: Sequence[GraphSegment], budget: Budget) -> "SegmentChain":
-        """The chain of some segments, with bounds and list schedules of all its parts."""
-        chain = cls(instance, segments, couple(instance, segments), budget)
-        joined = {number for series in chain.series if len(series.segments) > 1 for number in series.segments}
-        chain.alone = [Series((number,), segments[number].instance) for number in sorted(joined)]
-        for segment in segments:
-            if segment.instance not in chain.known:
-                found = lower_bounds(segment.instance, _PART_BOUND_S)
-                ticks = max(found.makespan, ticks_with_idle_ends(segment, found))
-                chain.begin(segment.instance, replace(found, makespan=ticks))
+    def of(cls, instance: Instance, sections: Sequence[GraphSection], budget: Budget) -> "SectionChain":
+        """The chain of some sections, with bounds and list schedules of all its parts."""
+        chain = cls(instance, sections, couple(instance, sections), budget)
+        joined = {number for series in chain.series if len(series.sections) > 1 for number in series.sections}
+        chain.alone = [Series((number,), sections[number].instance) for number in sorted(joined)]
+        for section in sections:
+            if section.instance not in chain.known:
+                found = lower_bounds(section.instance, _PART_BOUND_S)
+                ticks = max(found.makespan, ticks_with_idle_ends(section, found))
+                chain.begin(section.instance, replace(found, makespan=ticks))
         for series in chain.series:
             if series.instance not in chain.known:
                 chain.begin(series.instance, lower_bounds(series.instance, _PART_BOUND_S))
         return chain
 
-    def with_traffic(self) -> "SegmentChain":
+    def with_traffic(self) -> "SectionChain":
         """The same chain with traffic, started from the results without it."""
-        several = with_traffic(self.instance, self.segments, self.series)
-        chain = SegmentChain(self.instance, self.segments, several, self.budget)
+        several = with_traffic(self.instance, self.sections, self.series)
+        chain = SectionChain(self.instance, self.sections, several, self.budget)
         chain.known |= self.known
         for before, series in zip(self.series, several, strict=True):
             if series.instance not in chain.known:
@@ -150,7 +150,7 @@ class SegmentChain:
     def open(self) -> list[Series]:
         """The distinct unproven series of moderate size, the widest gap first.
 
-        Segments of joined series come before all series: their bounds help to prove the joint one.
+        Sections of joined series come before all series: their bounds help to prove the joint one.
         """
         found = list[Series]()
         for several in (self.alone, self.series):
@@ -175,26 +175,26 @@ class SegmentChain:
         side_by_side([partial(spend, series) for series in self.open], self.budget.workers)
 
     def raised(self, bounds: Bounds, seconds: float) -> Bounds:
-        """Bounds of the whole, with the heads and tails of cut ops raised by the segments before and after them.
+        """Bounds of the whole, with the heads and tails of cut ops raised by the sections before and after them.
 
-        Proof: a segment's ops run between the starts of its cut ops. So the time before a cut op is at least the sum of
-        the bounds of all series before it, and of the segments before it from other series; likewise after it.
+        Proof: a section's ops run between the starts of its cut ops. So the time before a cut op is at least the sum of
+        the bounds of all series before it, and of the sections before it from other series; likewise after it.
         """
         head, tail = list(bounds.head), list(bounds.tail)
-        end = self.segments[-1].ops[-1]
-        numbers = range(len(self.segments))
+        end = self.sections[-1].ops[-1]
+        numbers = range(len(self.sections))
         before, after = self._least_sums(numbers), self._least_sums(numbers[::-1])[::-1]
-        for count in range(1, len(self.segments) + 1):
-            cut = self.segments[count - 1].ops[-1]
+        for count in range(1, len(self.sections) + 1):
+            cut = self.sections[count - 1].ops[-1]
             head[cut] = max(head[cut], before[count])
             left = after[count] + self.instance.shortest[end] + tail[end] - self.instance.longest[cut]
             tail[cut] = max(tail[cut], left)
         return lower_bounds(self.instance, seconds, head, tail)
 
     def candidates(self) -> Iterator[Schedule]:
-        """Schedules of the whole: the segments' best in sequence, with devices swapped so that cut ops agree."""
-        found = {series.segments: self.known[series.instance].incumbent.best for series in self.series}
-        best = {segments: schedule for segments, schedule in found.items() if schedule is not None}
+        """Schedules of the whole: the sections' best in sequence, with devices swapped so that cut ops agree."""
+        found = {series.sections: self.known[series.instance].incumbent.best for series in self.series}
+        best = {sections: schedule for sections, schedule in found.items() if schedule is not None}
         if len(best) == len(found):
             yield from self.combined(best, self._interchangeable)
 
@@ -203,27 +203,27 @@ class SegmentChain:
     ) -> Iterator[Schedule]:
         """Schedules of the whole from one for every series, with devices of a class swapped so that cut ops agree.
 
-        Ops outside the segments fill the remaining gaps, as late as their successors allow; or the list rule decides
+        Ops outside the sections fill the remaining gaps, as late as their successors allow; or the list rule decides
         all times anew, with these ops last or by rank.
         """
         instance, offset = self.instance, 0
         assigned = [-1] * len(instance.members)
         place, names = dict[int, float](), dict[tuple[int, ...], list[int]]()
-        for number, segment in enumerate(self.segments):
+        for number, section in enumerate(self.sections):
             series, first = self._position[number]
-            schedule = schedules[series.segments]
-            if series.segments not in names:
-                name = names[series.segments] = list(range(instance.device_count))
-                here, there = schedule.device[first], assigned[instance.block[segment.ops[0]]]
+            schedule = schedules[series.sections]
+            if series.sections not in names:
+                name = names[series.sections] = list(range(instance.device_count))
+                here, there = schedule.device[first], assigned[instance.block[section.ops[0]]]
                 if any(here in members and there in members for members in swappable):
                     name[here], name[there] = there, here
-            name = names[series.segments]
-            began = 0 if segment.begins else schedule.start[first]
-            for position, op in enumerate(segment.ops, first):
+            name = names[series.sections]
+            began = 0 if section.begins else schedule.start[first]
+            for position, op in enumerate(section.ops, first):
                 if assigned[instance.block[op]] < 0:
                     assigned[instance.block[op]] = name[schedule.device[position]]
                 place.setdefault(op, offset + schedule.start[position] - began)
-            offset += schedule.start[first + len(segment.ops) - 1] - began
+            offset += schedule.start[first + len(section.ops) - 1] - began
         ranks = upward_ranks(instance)
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
         for op in reversed(instance.order):
@@ -237,10 +237,10 @@ class SegmentChain:
             if not self.budget.left_s:
                 return
 
-    def spans(self, series: Series) -> list[tuple[GraphSegment, int]]:
-        """The segments of a series, and the start of each in its instance."""
-        chosen = [self.segments[number] for number in series.segments]
-        return list(zip(chosen, accumulate((len(segment.ops) for segment in chosen), initial=0), strict=False))
+    def spans(self, series: Series) -> list[tuple[GraphSection, int]]:
+        """The sections of a series, and the start of each in its instance."""
+        chosen = [self.sections[number] for number in series.sections]
+        return list(zip(chosen, accumulate((len(section.ops) for section in chosen), initial=0), strict=False))
 
     def budget_of(self, seconds: float) -> Budget:
         """A separate budget for one series."""
@@ -252,32 +252,32 @@ class SegmentChain:
 
     @cached_property
     def _position(self) -> dict[int, tuple[Series, int]]:
-        """Number of a segment → its series, and the segment's start in the series' instance."""
+        """Number of a section → its series, and the section's start in the series' instance."""
         return {
             number: (series, first)
             for series in self.series
-            for number, (_, first) in zip(series.segments, self.spans(series), strict=True)
+            for number, (_, first) in zip(series.sections, self.spans(series), strict=True)
         }
 
     def _least_sums(self, numbers: Sequence[int]) -> list[int]:
-        """[count] → least sum of the makespans of the first `count` segments."""
+        """[count] → least sum of the makespans of the first `count` sections."""
         sums, total = [0], 0
-        own = dict.fromkeys((series.segments for series in self.series), 0)
-        missing = {series.segments: len(series.segments) for series in self.series}
+        own = dict.fromkeys((series.sections for series in self.series), 0)
+        missing = {series.sections: len(series.sections) for series in self.series}
         for number in numbers:
             series, _ = self._position[number]
-            ticks = self.known[self.segments[number].instance].incumbent.bound
-            own[series.segments] += ticks
-            missing[series.segments] -= 1
+            ticks = self.known[self.sections[number].instance].incumbent.bound
+            own[series.sections] += ticks
+            missing[series.sections] -= 1
             total += ticks
-            if not missing[series.segments]:
+            if not missing[series.sections]:
                 # The series is complete, so its own bound counts if it is larger.
-                total += max(0, self.known[series.instance].incumbent.bound - own[series.segments])
+                total += max(0, self.known[series.instance].incumbent.bound - own[series.sections])
             sums.append(total)
         return sums
 
 
-def search_series(chain: SegmentChain, series: Series, work: float) -> None:
+def search_series(chain: SectionChain, series: Series, work: float) -> None:
     """Improve and prove the best schedule of a series, or of a suffix, with `work` deterministic seconds of CP-SAT."""
     instance, known = series.instance, chain.known[series.instance]
     incumbent, traffic = known.incumbent, series.instance.traffic
@@ -286,13 +286,13 @@ def search_series(chain: SegmentChain, series: Series, work: float) -> None:
     if best is None or incumbent.closed or not incumbent.budget.left_s:
         return
     model, variables = build_model(instance, known.bounds, best.makespan, best)
-    for segment, offset in chain.spans(series):
-        alone = chain.known[segment.instance]
-        charge_idle_ends(model, instance, variables, segment, alone.bounds, offset)
+    for section, offset in chain.spans(series):
+        alone = chain.known[section.instance]
+        charge_idle_ends(model, instance, variables, section, alone.bounds, offset)
         if traffic is None:
-            # CP-SAT does not add up the segments' bounds itself, even proven ones: each needs a row.
-            last = variables.start[offset + len(segment.ops) - 1]
-            model.add(last - (0 if segment.begins else variables.start[offset]) >= alone.incumbent.bound)
+            # CP-SAT does not add up the sections' bounds itself, even proven ones: each needs a row.
+            last = variables.start[offset + len(section.ops) - 1]
+            model.add(last - (0 if section.begins else variables.start[offset]) >= alone.incumbent.bound)
     exact = traffic is None or traffic.routes.complete
     heard = incumbent if exact else SchedulesOnly(incumbent)
     end = search(model, reader(variables, instance), heard, incumbent.budget.left_s, work)
@@ -302,11 +302,11 @@ def search_series(chain: SegmentChain, series: Series, work: float) -> None:
 
 
 def raise_suffix_bounds(
-    chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, work: float = _SUFFIX_WORK
+    chain: SectionChain, bounds: Bounds, incumbent: Incumbent, work: float = _SUFFIX_WORK
 ) -> Bounds:
     """Bounds raised by the suffixes after the last cut ops of a chain."""
     budget, tail = incumbent.budget, list(bounds.tail)
-    for cut, part in suffixes(chain.instance, chain.segments, _SUFFIX_SIZES):
+    for cut, part in suffixes(chain.instance, chain.sections, _SUFFIX_SIZES):
         stop_at = now() + _SUFFIX_SHARE * budget.left_s
         known = chain.begin(part, lower_bounds(part, _BOUND_SHARE * (stop_at - now())))
         known.incumbent.budget = chain.budget_of(stop_at - now())
@@ -319,16 +319,16 @@ def raise_suffix_bounds(
 
 
 def suffixes(
-    instance: Instance, segments: Sequence[GraphSegment], sizes: tuple[int, ...]
+    instance: Instance, sections: Sequence[GraphSection], sizes: tuple[int, ...]
 ) -> Iterator[tuple[int, Instance]]:
     """For each size the earliest cut op with at most that many working ops after it, with the instance of it and them.
 
     The instance starts with the cut op, in no time, and has no memory rules; its makespan is the least tail of the op.
-    Suffixes inside segments are omitted, because the segments' own bounds cover them.
+    Suffixes inside sections are omitted, because the sections' own bounds cover them.
     """
-    inside = {op for segment in segments for op in segment.ops}
-    cuts = [segment.ops[0] for segment in segments if not segment.begins]
-    cuts += [segment.ops[-1] for segment in segments[-1:]]
+    inside = {op for section in sections for op in section.ops}
+    cuts = [section.ops[0] for section in sections if not section.begins]
+    cuts += [section.ops[-1] for section in sections[-1:]]
     done: set[int] = set()
     for size in sizes:
         chosen = list[int]()
@@ -345,11 +345,11 @@ def suffixes(
 class LowTraffic:
     """Schedules of the whole from those of its series that send least: *communication-minimising subproblems*.
 
-    Many placements give a series its best time but differ in transfers, which delay other segments on contended links.
+    Many placements give a series its best time but differ in transfers, which delay other sections on contended links.
     A repeated series ends on the device where the next one begins. Equal series with equal beginnings are solved once.
     """
 
-    def __init__(self, chain: SegmentChain) -> None:
+    def __init__(self, chain: SectionChain) -> None:
         self.chain, self.passes, self.random = chain, 0, Random(chain.budget.seed)
         self.known: dict[_Question, Schedule] = {}
 
@@ -374,7 +374,7 @@ class LowTraffic:
             for op, position in ops.items():
                 if assigned[block[op]] < 0:
                     assigned[block[op]] = answers[question].device[position]
-            found[series.segments] = answers[question]
+            found[series.sections] = answers[question]
         yield from chain.combined(found)
 
     def _answer(self, question: _Question, decided: Mapping[int, int], best: Schedule, upper: int) -> Schedule:
@@ -426,14 +426,14 @@ class LowTraffic:
         return incumbent.best
 
 
-def solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:
-    """Solve the segments before the op that ends last, without and then with transfers; return bounds of the whole."""
+def solve_sections(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:
+    """Solve the sections before the op that ends last, without and then with transfers; return bounds of the whole."""
     working = [op for op in range(instance.op_count) if op not in instance.sources]
     last = max(working, key=lambda op: bounds.head[op] + instance.shortest[op], default=0)
-    segments = find_segments(instance, last, _FIND_SHARE * incumbent.budget.left_s) if working else []
-    if len(segments) < 2:
+    sections = find_sections(instance, last, _FIND_SHARE * incumbent.budget.left_s) if working else []
+    if len(sections) < 2:
         return bounds
-    chain = SegmentChain.of(instance, segments, incumbent.budget)
+    chain = SectionChain.of(instance, sections, incumbent.budget)
     bounds = _rounds(chain, bounds, incumbent, _WORK[0], _SHARES[0])
     if not incumbent.closed:
         bounds = raise_suffix_bounds(chain, bounds, incumbent)
@@ -466,7 +466,7 @@ def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
         idle = idle + 1 if incumbent.best is before else 0
 
 
-def _rounds(chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, work: float, share: float) -> Bounds:
+def _rounds(chain: SectionChain, bounds: Bounds, incumbent: Incumbent, work: float, share: float) -> Bounds:
     """Advance the open series in rounds of growing work, for a share of the time.
 
     With contended links and repeated series, bounds of the whole, which take as long as a round, come last, and

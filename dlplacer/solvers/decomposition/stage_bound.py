@@ -1,10 +1,10 @@
 """A bound that accounts for memory and the order of layers: Lagrangian relaxation of memory over a chain of stages.
 
-Segments between cut ops run one after another. A *stage* places the blocks that first occur in its segments, its
-boundary last; its length depends on these and on the previous boundary. Backward segments over the same blocks belong
+Sections between cut ops run one after another. A *stage* places the blocks that first occur in its sections, its
+boundary last; its length depends on these and on the previous boundary. Backward sections over the same blocks belong
 to the stages of the forward ones.
 
-Let x place the blocks, P(x) be the sum of the lengths of the segments, and M_d(x) and W_d(x) the bytes and the ticks of
+Let x place the blocks, P(x) be the sum of the lengths of the sections, and M_d(x) and W_d(x) the bytes and the ticks of
 work on device d. In every schedule of makespan T, P(x) ≤ T, W_d(x) ≤ T and M_d(x) ≤ C_d. Hence, for any prices π, a_d,
 λ_d ≥ 0 with π + Σ a_d = 1,
 
@@ -22,14 +22,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.solvers.decomposition.segments import find_segments
+from dlplacer.solvers.decomposition.sections import find_sections
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.time_limit import ask_time, now
 
 Ints = NDArray[np.int64]
 
 _MOST_CHOICES = 512
-"""Most placements of a stage's blocks; a segment with more counts as nothing."""
+"""Most placements of a stage's blocks; a section with more counts as nothing."""
 
 MOST_STAGED = 20_000
 """Ops above which a pass over the stages takes seconds."""
@@ -50,8 +50,8 @@ class BlockStage(NamedTuple):
     choices
         [placement][block] → device.
     ticks
-        [device of the previous boundary][placement] → least ticks of the stage's segments; None for a block in no
-        segment, which is no boundary.
+        [device of the previous boundary][placement] → least ticks of the stage's sections; None for a block in no
+        section, which is no boundary.
     size, work
         [placement][device] → bytes, and ticks of all ops of the blocks.
     """
@@ -64,7 +64,7 @@ class BlockStage(NamedTuple):
 
 
 class StagePlacement(NamedTuple):
-    """A placement {block: device}, ticks of its segments, and bytes and ticks of work on every device."""
+    """A placement {block: device}, ticks of its sections, and bytes and ticks of work on every device."""
 
     device: dict[int, int]
     ticks: int
@@ -73,10 +73,10 @@ class StagePlacement(NamedTuple):
 
 
 def build_stages(instance: Instance, last: int, seconds: float) -> list[BlockStage]:
-    """The stages of the segments that lead to `last`, as far as time allows, then a stage for every other block."""
+    """The stages of the sections that lead to `last`, as far as time allows, then a stage for every other block."""
     stop_at = now() + seconds
-    pieces = [(segment.instance, segment.ops) for segment in find_segments(instance, last, seconds / 2)]
-    # Segments end when their last op starts, so the very last op needs a piece of its own.
+    pieces = [(section.instance, section.ops) for section in find_sections(instance, last, seconds / 2)]
+    # Sections end when their last op starts, so the very last op needs a piece of its own.
     pieces.append((instance.restricted([last]), (last,)))
     stage_of: dict[int, int] = {}
     members, paid = list[list[int]](), list[list[tuple[Instance, Sequence[int]]]]()
@@ -149,7 +149,7 @@ def _length(piece: Instance, device: Sequence[Ints]) -> Ints:
 def least_placement(stages: Sequence[BlockStage], path: int, size: Ints, work: Ints) -> tuple[int, StagePlacement]:
     """The least cost of all placements, and a placement that has it.
 
-    `path` is the price of a tick of the segments; `size` and `work` are [device] → prices of a byte and of a tick of
+    `path` is the price of a tick of the sections; `size` and `work` are [device] → prices of a byte and of a tick of
     work.
     """
     value, trail = np.zeros(len(size), np.int64), list[tuple[Ints, Ints]]()

@@ -79,13 +79,13 @@ class StageSearch:
         }
 
     def _length(self, at: Ints) -> float:
-        """Ticks of the segments if every stage has the placement of this number."""
+        """Ticks of the sections if every stage has the placement of this number."""
         every = np.arange(len(at))
         ends = self.end[every, at]
         return float(self.ticks[every, np.append(ends[:1], ends[:-1]), at].sum())
 
     def _ticks(self, at: Ints, some: Ints) -> Floats:
-        """[stage of some][placement] → ticks of its segments and of the next stage's, other stages unchanged."""
+        """[stage of some][placement] → ticks of its sections and of the next stage's, other stages unchanged."""
         every = np.arange(len(at))
         before = np.append(self.end[0, at[0]], self.end[every, at][:-1])
         behind = self.ticks[some + 1, :, np.append(at, 0)[some + 1]]

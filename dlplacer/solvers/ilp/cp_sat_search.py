@@ -22,7 +22,7 @@ _SUBSOLVERS = ("no_lp", "quick_restart_no_lp", "default_lp", "quick_restart", "m
 """Full searches below that; the first ones omit the linear relaxation, which slows these models down."""
 
 _SECONDS_OF_WORK = 4.0
-"""Seconds per deterministic second of CP-SAT; 3 to 7 on segments."""
+"""Seconds per deterministic second of CP-SAT; 3 to 7 on sections."""
 
 
 def new_solver(

@@ -10,8 +10,8 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds import lower_bounds
-from dlplacer.solvers.decomposition.segments import find_segments
-from dlplacer.solvers.decomposition.series import SegmentChain
+from dlplacer.solvers.decomposition.sections import find_sections
+from dlplacer.solvers.decomposition.series import SectionChain
 from dlplacer.solvers.instance.instance import Instance, build_instance
 
 
@@ -47,6 +47,6 @@ def test_a_layer_of_attention_is_bounded_within_a_tick_of_list_rules() -> None:
     assert (layer.bound, layer.best.makespan) == (51, 52)
 
 
-def _chain(instance: Instance) -> SegmentChain:
+def _chain(instance: Instance) -> SectionChain:
     last = max(range(instance.op_count), key=lower_bounds(instance).head.__getitem__)
-    return SegmentChain.of(instance, find_segments(instance, last), one_worker()).with_traffic()
+    return SectionChain.of(instance, find_sections(instance, last), one_worker()).with_traffic()

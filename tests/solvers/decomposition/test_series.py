@@ -8,12 +8,12 @@ from solvers.brute_force import optimal_makespan
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, no_bounds, one_worker
 from solvers.random_problems import random_fork_join, random_problem
 
-import dlplacer.solvers.decomposition.segments as segments_module
+import dlplacer.solvers.decomposition.sections as sections_module
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.decomposition.idle_ends import charge_idle_ends, ticks_with_idle_ends
-from dlplacer.solvers.decomposition.segments import couple, find_segments
-from dlplacer.solvers.decomposition.series import SegmentChain
+from dlplacer.solvers.decomposition.sections import couple, find_sections
+from dlplacer.solvers.decomposition.series import SectionChain
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.ilp.constraints import create_variables
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, reader, search
@@ -22,10 +22,10 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Incumbent
 
 
-def _chain(instance: Instance) -> SegmentChain:
+def _chain(instance: Instance) -> SectionChain:
     bounds = lower_bounds(instance)
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
-    chain = SegmentChain.of(instance, find_segments(instance, last), one_worker())
+    chain = SectionChain.of(instance, find_sections(instance, last), one_worker())
     chain.advance(30.0, time.monotonic() + 60.0)
     assert not chain.open
     return chain
@@ -43,28 +43,28 @@ def test_series_without_a_first_schedule_end_the_rounds() -> None:
     assert any(known.incumbent.best is None for known in chain.known.values())
 
 
-def test_segments_lie_between_cut_ops() -> None:
+def test_sections_lie_between_cut_ops() -> None:
     edges = [("u", "a", 1), ("u", "b", 1), ("a", "v", 1), ("b", "v", 1), ("v", "w", 1), ("w", "c", 1), ("w", "d", 1)]
     graph = make_graph(dict.fromkeys("puabvwcd", 1) | {"p": 0}, [("p", "a", 1), *edges])
     instance = make_instance(graph, make_machine(2))
     names = [graph.ops[op].id for op in range(instance.op_count)]
-    segments = find_segments(instance, names.index("c"))
+    sections = find_sections(instance, names.index("c"))
     # The parameter p and the op d do not lead to c through a cut; u, v, w and c are comparable to all that do.
-    assert ["".join(names[op] for op in segment.ops) for segment in segments] == ["uabv", "vw", "wc"]
-    assert [segment.begins for segment in segments] == [False, False, False]
-    assert segments[0].instance.duration[-1] == (0, 0)
+    assert ["".join(names[op] for op in section.ops) for section in sections] == ["uabv", "vw", "wc"]
+    assert [section.begins for section in sections] == [False, False, False]
+    assert sections[0].instance.duration[-1] == (0, 0)
 
 
-def test_a_forward_and_its_backward_segment_are_solved_together() -> None:
+def test_a_forward_and_its_backward_section_are_solved_together() -> None:
     forward = [("u", "a", 1), ("u", "b", 1), ("a", "v", 1), ("b", "v", 1)]
     backward = [(f"{target}'", f"{source}'", size) for source, target, size in reversed(forward)]
     times = {"u": 1, "a": 4, "b": 4, "v": 1, "v'": 1, "a'": 9, "b'": 9, "u'": 1}
     groups = {name: name[0] for name in times}
     graph = make_graph(times, [*forward, ("v", "v'", 0), *backward], colocate=groups)
     instance = make_instance(graph, make_machine(2))
-    segments = find_segments(instance, 7)
-    series = couple(instance, segments)
-    assert [entry.segments for entry in series] == [(0, 2), (1,)]
+    sections = find_sections(instance, 7)
+    series = couple(instance, sections)
+    assert [entry.sections for entry in series] == [(0, 2), (1,)]
     # u, a on one device and b, v on the other. Forward: u 1, delay 1, b 4, and a's tensor is there before: 6.
     # Backward: v' 1, b' 9 or delay 1 and a' 9: 11 with the delay of b''s tensor to u'.
     chain = _chain(instance)
@@ -75,7 +75,7 @@ def test_a_forward_and_its_backward_segment_are_solved_together() -> None:
 
 
 # Forward a and b gain from two devices, backward they lose: each pass alone would take the other placement.
-def test_what_joined_segments_take_together_bounds_the_whole() -> None:
+def test_what_joined_sections_take_together_bounds_the_whole() -> None:
     forward = [("u", "a", 1), ("u", "b", 1), ("a", "v", 1), ("b", "v", 1)]
     backward = [(f"{target}'", f"{source}'", 20) for source, target, _ in reversed(forward)]
     times = {"u": 1, "a": 10, "b": 10, "v": 1, "v'": 1, "a'": 2, "b'": 2, "u'": 1}
@@ -88,13 +88,13 @@ def test_what_joined_segments_take_together_bounds_the_whole() -> None:
     assert chain.raised(lower_bounds(instance), 1.0).makespan == 26 + 1 + 1
 
 
-def test_a_device_pays_for_what_it_waits_at_the_ends_of_a_segment() -> None:
+def test_a_device_pays_for_what_it_waits_at_the_ends_of_a_section() -> None:
     edges = [("u", "a", 2), ("u", "b", 2), ("a", "v", 1), ("b", "v", 1)]
     instance = make_instance(make_graph({"u": 1, "a": 6, "b": 6, "v": 1}, edges), make_machine(2))
-    (segment,) = find_segments(instance, 3)
-    model, bounds = cp_model.CpModel(), lower_bounds(segment.instance)
-    variables = create_variables(model, segment.instance, no_bounds(segment.instance), 100)
-    charge_idle_ends(model, segment.instance, variables, segment, bounds, 0)
+    (section,) = find_sections(instance, 3)
+    model, bounds = cp_model.CpModel(), lower_bounds(section.instance)
+    variables = create_variables(model, section.instance, no_bounds(section.instance), 100)
+    charge_idle_ends(model, section.instance, variables, section, bounds, 0)
     model.minimize(variables.start[3] - variables.start[0])
     solver = new_solver(1, 0, 60.0)
     assert solver.solve(model) == cp_model.OPTIMAL
@@ -103,17 +103,17 @@ def test_a_device_pays_for_what_it_waits_at_the_ends_of_a_segment() -> None:
     assert solver.objective_value == 9
 
 
-def test_idle_ends_bound_a_segment_without_a_search() -> None:
+def test_idle_ends_bound_a_section_without_a_search() -> None:
     # u 1, six branches of 4, then v, on three devices. Two devices but u's get their first branch at 1 + 2 and send the
     # last one's tensor for 3, so within 13 ticks they hold one branch each and u's three. In fractions 13 would do.
     branches = "abcdef"
     edges = [*(("u", name, 2) for name in branches), *((name, "v", 3) for name in branches)]
     graph = make_graph({"u": 1, **dict.fromkeys(branches, 4), "v": 1}, edges)
     instance = make_instance(graph, make_machine(3))
-    (segment,) = find_segments(instance, graph.index["v"])
-    bounds = lower_bounds(segment.instance)
-    assert ticks_with_idle_ends(segment, bounds) == 14
-    known = _chain(instance).known[segment.instance].incumbent
+    (section,) = find_sections(instance, graph.index["v"])
+    bounds = lower_bounds(section.instance)
+    assert ticks_with_idle_ends(section, bounds) == 14
+    known = _chain(instance).known[section.instance].incumbent
     assert known.best is not None
     assert bounds.makespan < 14 == known.bound == known.best.makespan
 
@@ -135,8 +135,8 @@ def test_the_parts_add_up_to_the_optimum(first: int) -> None:
 @pytest.mark.parametrize("first", [1000, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1040, 1080))])
 def test_bounds_hold_whatever_joins_the_parts(first: int, refined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if refined:
-        monkeypatch.setattr(segments_module, "_LARGEST_SERIES", 2)
-        monkeypatch.setattr(segments_module, "_LARGEST_REFINED", 2)
+        monkeypatch.setattr(sections_module, "_LARGEST_SERIES", 2)
+        monkeypatch.setattr(sections_module, "_LARGEST_REFINED", 2)
     for seed in range(first, first + 15):
         graph, topology = random_fork_join(seed, 2, plain=False)
         problem = make_problem(graph, topology)
@@ -164,14 +164,14 @@ def test_idle_rows_cut_off_no_optimum(seed: int) -> None:
     instance = build_instance(make_problem(*random_fork_join(seed, 3, plain=False)))
     if not all(instance.allowed):
         return
-    for segment in find_segments(instance, instance.order[-1]):
-        bounds = lower_bounds(segment.instance)
+    for section in find_sections(instance, instance.order[-1]):
+        bounds = lower_bounds(section.instance)
         values = []
         for rows in (False, True):
-            model, variables = build_model(segment.instance, no_bounds(segment.instance), 200)
+            model, variables = build_model(section.instance, no_bounds(section.instance), 200)
             if rows:
-                charge_idle_ends(model, segment.instance, variables, segment, bounds, 0)
+                charge_idle_ends(model, section.instance, variables, section, bounds, 0)
             solver = new_solver(1, 0, 60.0)
             assert solver.solve(model) == cp_model.OPTIMAL
             values.append(solver.objective_value)
-        assert ticks_with_idle_ends(segment, bounds) <= values[0] == values[1]
+        assert ticks_with_idle_ends(section, bounds) <= values[0] == values[1]

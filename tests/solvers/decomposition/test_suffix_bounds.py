@@ -7,8 +7,8 @@ from solvers.random_problems import random_fork_join
 
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.solvers.bounds import lower_bounds
-from dlplacer.solvers.decomposition.segments import find_segments
-from dlplacer.solvers.decomposition.series import SegmentChain, raise_suffix_bounds, suffixes
+from dlplacer.solvers.decomposition.sections import find_sections
+from dlplacer.solvers.decomposition.series import SectionChain, raise_suffix_bounds, suffixes
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.schedule import Incumbent
@@ -23,11 +23,11 @@ BACKWARD = make_graph(
 def test_an_ending_is_the_earliest_cut_op_with_few_followers_some_of_them_outside() -> None:
     instance = make_instance(BACKWARD, make_machine(2))
     names = [op.id for op in BACKWARD.ops]
-    segments = find_segments(instance, names.index("w0"))
-    found = {size: [names[cut] for cut, _ in suffixes(instance, segments, (size,))] for size in (2, 3, 4, 5)}
-    # After x1 come g0 and w0 only, which are segments; after g1 also w1; after f all of these.
+    sections = find_sections(instance, names.index("w0"))
+    found = {size: [names[cut] for cut, _ in suffixes(instance, sections, (size,))] for size in (2, 3, 4, 5)}
+    # After x1 come g0 and w0 only, which are sections; after g1 also w1; after f all of these.
     assert found == {2: [], 3: [], 4: ["g1"], 5: ["f"]}
-    assert [names[cut] for cut, _ in suffixes(instance, segments, (4, 4, 5))] == ["g1", "f"]
+    assert [names[cut] for cut, _ in suffixes(instance, sections, (4, 4, 5))] == ["g1", "f"]
 
 
 @pytest.mark.parametrize("first", [7000])
@@ -43,11 +43,11 @@ def test_no_ending_exceeds_the_optimum(first: int) -> None:
         instance = build_instance(problem)
         bounds = lower_bounds(instance)
         last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
-        segments = find_segments(instance, last) if len(graph.ops) <= 7 else []
-        if not any(True for _ in suffixes(instance, segments, (8,))):
+        sections = find_sections(instance, last) if len(graph.ops) <= 7 else []
+        if not any(True for _ in suffixes(instance, sections, (8,))):
             continue
         tried += 1
-        chain = SegmentChain.of(instance, find_segments(instance, last), one_worker())
+        chain = SectionChain.of(instance, find_sections(instance, last), one_worker())
         bounds = raise_suffix_bounds(chain, chain.raised(bounds, 1.0), Incumbent(one_worker()))
         optimum = optimal_makespan(graph, topology)
         assert optimum is None or bounds.makespan * problem.tick_s <= optimum, seed

@@ -1,4 +1,4 @@
-"""Cut ops, which divide a graph into segments that run one after another."""
+"""Cut ops, which divide a graph into sections that run one after another."""
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,13 +10,13 @@ from dlplacer.solvers.instance.instance import Arcs, Delay, Instance
 from dlplacer.solvers.instance.time_limit import now
 
 _LARGEST_SERIES, _LARGEST_REFINED = 120, 60
-"""Most ops of a joined series, and of the parts of a larger segment that are kept: CP-SAT proves about 60 ops in
+"""Most ops of a joined series, and of the parts of a larger section that are kept: CP-SAT proves about 60 ops in
 seconds, and above 60 intervals per device its disjunctive loses its precedence literals."""
 
 
 @dataclass(frozen=True)
-class GraphSegment:
-    """The ops from a cut op to the next, in topological order; the first segment `begins` without a cut op.
+class GraphSection:
+    """The ops from a cut op to the next, in topological order; the first section `begins` without a cut op.
 
     Its instance has no memory, and its last op no time: the makespan is the time between the starts of the cut ops.
     """
@@ -28,21 +28,21 @@ class GraphSegment:
 
 @dataclass(frozen=True)
 class Series:
-    """Segments, by number, that colocation couples; in the instance they run in sequence, so their makespans add up."""
+    """Sections, by number, that colocation couples; in the instance they run in sequence, so their makespans add up."""
 
-    segments: tuple[int, ...]
+    sections: tuple[int, ...]
     instance: Instance
 
 
-def find_segments(instance: Instance, last: int, seconds: float = 1.0) -> list[GraphSegment]:
-    """The segments of the ops that lead to `last`, without zero-time sources.
+def find_sections(instance: Instance, last: int, seconds: float = 1.0) -> list[GraphSection]:
+    """The sections of the ops that lead to `last`, without zero-time sources.
 
     A cut op is before or after every other one of these ops. All ops that lead to it end before it starts, and all that
-    follow start after it ends. So segments run one after another, and `last` starts no earlier than the sum of their
-    makespans. Arcs into a segment from farther back or from sources are omitted, which lengthens nothing. So are ops
+    follow start after it ends. So sections run one after another, and `last` starts no earlier than the sum of their
+    makespans. Arcs into a section from farther back or from sources are omitted, which lengthens nothing. So are ops
     that only the barrier waits for, which are unordered with every cut op before it.
 
-    Any op may be omitted: a segment too large to solve is divided by dropping its ops of most slack, such as those that
+    Any op may be omitted: a section too large to solve is divided by dropping its ops of most slack, such as those that
     the forward pass prepares for the backward pass alone. `seconds` limits the bounds that measure the slack.
     """
     instance = _without_leaves(instance)
@@ -52,37 +52,37 @@ def find_segments(instance: Instance, last: int, seconds: float = 1.0) -> list[G
 
 def _fallen_apart(
     instance: Instance, ops: Sequence[int], largest: int, stop_at: float, begins: bool = True
-) -> Iterator[GraphSegment]:
-    """The segments of ops that all lead to the last, in topological order; segments above `largest` are refined."""
+) -> Iterator[GraphSection]:
+    """The sections of ops that all lead to the last, in topological order; sections above `largest` are refined."""
     for before, cut in pairwise([-1, *_comparable(instance, ops)]):
         chosen = ops[max(before, 0) : cut + 1]
         if len(chosen) > 1:
-            segment = GraphSegment(tuple(chosen), relaxed(instance, chosen, -1), begins and before < 0)
-            yield from _refined(instance, segment, stop_at) if len(chosen) > largest else (segment,)
+            section = GraphSection(tuple(chosen), relaxed(instance, chosen, -1), begins and before < 0)
+            yield from _refined(instance, section, stop_at) if len(chosen) > largest else (section,)
 
 
-def _refined(instance: Instance, segment: GraphSegment, stop_at: float) -> Iterator[GraphSegment]:
-    """The segments of a large one without its ops of most slack; the segment itself if it has no cut ops inside.
+def _refined(instance: Instance, section: GraphSection, stop_at: float) -> Iterator[GraphSection]:
+    """The sections of a large one without its ops of most slack; the section itself if it has no cut ops inside.
 
     Heads are stronger than paths: an op that waits for one of two tensors, on any devices, may have less slack than
-    both producers. Ops then left on no path are dropped too, because the rows of a segment rely on its inputs.
+    both producers. Ops then left on no path are dropped too, because the rows of a section rely on its inputs.
     """
     if now() > stop_at:
-        yield segment
+        yield section
         return
-    part, ends = segment.instance, {segment.ops[0], segment.ops[-1]}
+    part, ends = section.instance, {section.ops[0], section.ops[-1]}
     bounds = lower_bounds(part, stop_at - now())
     length = [h + ticks + t for h, ticks, t in zip(bounds.head, part.shortest, bounds.tail, strict=True)]
-    slack = {op: max(length) - through for op, through in zip(segment.ops, length, strict=True)}
+    slack = {op: max(length) - through for op, through in zip(section.ops, length, strict=True)}
     allowed = max(slack.values()) // 2
     while allowed:
-        kept = [op for op in segment.ops if slack[op] <= allowed or op in ends]
-        kept = _on_paths(instance, kept, segment.begins)
-        if len(_comparable(instance, kept)) > (1 if segment.begins else 2):
-            yield from _fallen_apart(instance, kept, _LARGEST_REFINED, stop_at, segment.begins)
+        kept = [op for op in section.ops if slack[op] <= allowed or op in ends]
+        kept = _on_paths(instance, kept, section.begins)
+        if len(_comparable(instance, kept)) > (1 if section.begins else 2):
+            yield from _fallen_apart(instance, kept, _LARGEST_REFINED, stop_at, section.begins)
             return
         allowed //= 2
-    yield segment
+    yield section
 
 
 def _on_paths(instance: Instance, ops: Sequence[int], begins: bool) -> list[int]:
@@ -97,33 +97,33 @@ def _on_paths(instance: Instance, ops: Sequence[int], begins: bool) -> list[int]
     return [op for op in ops if op in reached and op in leading]
 
 
-def couple(instance: Instance, segments: Sequence[GraphSegment]) -> list[Series]:
-    """Series of segments that share a group inside or colocated cut ops, up to a size; any grouping bounds validly."""
+def couple(instance: Instance, sections: Sequence[GraphSection]) -> list[Series]:
+    """Series of sections that share a group inside or colocated cut ops, up to a size; any grouping bounds validly."""
     users: dict[object, list[int]] = {}
-    for number, segment in enumerate(segments):
-        inner = segment.ops[:-1] if segment.begins else segment.ops[1:-1]
+    for number, section in enumerate(sections):
+        inner = section.ops[:-1] if section.begins else section.ops[1:-1]
         keys: set[object] = {instance.block[op] for op in inner if len(instance.members[instance.block[op]]) > 1}
-        ends = frozenset((instance.block[segment.ops[0]], instance.block[segment.ops[-1]]))
+        ends = frozenset((instance.block[section.ops[0]], instance.block[section.ops[-1]]))
         if all(len(instance.members[block]) > 1 for block in ends):
             keys.add(ends)
         for key in keys:
             users.setdefault(key, []).append(number)
-    series = {number: [number] for number in range(len(segments))}
-    # Pairs first: a group in many segments would use up the allowed size.
+    series = {number: [number] for number in range(len(sections))}
+    # Pairs first: a group in many sections would use up the allowed size.
     for numbers in sorted(users.values(), key=len):
         joined = sorted({other for number in numbers for other in series[number]})
-        if sum(len(segments[number].ops) for number in joined) <= _LARGEST_SERIES:
+        if sum(len(sections[number].ops) for number in joined) <= _LARGEST_SERIES:
             series.update(dict.fromkeys(joined, joined))
     distinct = {tuple(numbers): None for numbers in series.values()}
     return [
-        Series(numbers, _in_series(instance, [segments[number] for number in numbers])) for numbers in sorted(distinct)
+        Series(numbers, _in_series(instance, [sections[number] for number in numbers])) for numbers in sorted(distinct)
     ]
 
 
-def with_traffic(instance: Instance, segments: Sequence[GraphSegment], several: Sequence[Series]) -> list[Series]:
-    """Series with the transfers inside their segments.
+def with_traffic(instance: Instance, sections: Sequence[GraphSection], several: Sequence[Series]) -> list[Series]:
+    """Series with the transfers inside their sections.
 
-    Transfers between ops of one segment run between the starts of its cut ops, so the makespans of all series still add
+    Transfers between ops of one section run between the starts of its cut ops, so the makespans of all series still add
     up to a bound: other traffic is omitted, which lengthens nothing.
     """
     if instance.traffic is None:
@@ -134,7 +134,7 @@ def with_traffic(instance: Instance, segments: Sequence[GraphSegment], several: 
     found = []
     for series in several:
         requests, offset = list[TransferRequest](), 0
-        for ops in (segments[number].ops for number in series.segments):
+        for ops in (sections[number].ops for number in series.sections):
             position = {op: place for place, op in enumerate(ops, offset)}
             for request in (request for op in ops[:-1] for request in sent.get(op, ())):
                 source = position[request.source]
@@ -196,30 +196,30 @@ def relaxed(instance: Instance, ops: Sequence[int], instant: int) -> Instance:
     return replace(part, duration=tuple(duration), footprint=footprint, capacity=capacity)
 
 
-def _in_series(instance: Instance, segments: Sequence[GraphSegment]) -> Instance:
-    """Segments joined by zero-delay arcs from the last op of each to the first of the next."""
-    if len(segments) == 1:
-        return segments[0].instance
+def _in_series(instance: Instance, sections: Sequence[GraphSection]) -> Instance:
+    """Sections joined by zero-delay arcs from the last op of each to the first of the next."""
+    if len(sections) == 1:
+        return sections[0].instance
     nothing: Delay = ((0,) * instance.device_count,) * instance.device_count
     predecessors: list[tuple[tuple[int, Delay], ...]] = []
-    for segment in segments:
+    for section in sections:
         offset = len(predecessors)
         joint = ((offset - 1, nothing),) if offset else ()
-        rows = [tuple((op + offset, delay) for op, delay in row) for row in segment.instance.predecessors]
+        rows = [tuple((op + offset, delay) for op, delay in row) for row in section.instance.predecessors]
         predecessors += [rows[0] + joint, *rows[1:]]
     successors: list[list[tuple[int, Delay]]] = [[] for _ in predecessors]
     for op, row in enumerate(predecessors):
         for source, delay in row:
             successors[source].append((op, delay))
-    blocks = [instance.block[op] for segment in segments for op in segment.ops]
+    blocks = [instance.block[op] for section in sections for op in section.ops]
     number = {block: count for count, block in enumerate(dict.fromkeys(blocks))}
     members: list[list[int]] = [[] for _ in number]
     for op, block in enumerate(blocks):
         members[number[block]].append(op)
     return replace(
-        segments[0].instance,
-        duration=tuple(row for segment in segments for row in segment.instance.duration),
-        allowed=tuple(devices for segment in segments for devices in segment.instance.allowed),
+        sections[0].instance,
+        duration=tuple(row for section in sections for row in section.instance.duration),
+        allowed=tuple(devices for section in sections for devices in section.instance.allowed),
         successors=tuple(map(tuple, successors)),
         predecessors=tuple(predecessors),
         order=tuple(range(len(blocks))),
