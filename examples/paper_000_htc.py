@@ -132,7 +132,7 @@ def _algorithms() -> list[Row]:
                 None,
                 lambda *machine, algorithms=algorithms: threshold(*machine, algorithms=algorithms),
                 (*machine, *others),
-                "from there on throughput degrades, as the text says of figure 2",
+                "larger mini-batches lower the throughput, as the text says about figure 2",
             ),
             Row(
                 f"Throughput lost at the largest mini-batch that fits, %, {names}",
@@ -285,7 +285,7 @@ def _memory() -> list[Row]:
                     / gemm_bytes(int(batch), (int(before), int(after)), (int(depth), int(out)))
                 ),
                 inputs,
-                "the text prints no formula: this one was chosen to fit the five ratios",
+                "the text prints no formula; ours was chosen to fit the five ratios",
             )
         )
     rows += [
@@ -296,7 +296,8 @@ def _memory() -> list[Row]:
             "180",
             lambda size: parameters(size) * 4 / 1e6,
             (IMAGE, FILTERS, LAYERS),
-            "not reproduced: 'around 180 MB', the text says, and not of what; 244 MB with groups, 249.5 without",
+            "not reproduced: the text says 'around 180 MB' without a definition; AlexNet has 244 MB with groups, 249.5 "
+            "without",
         ),
         Row(
             "Largest mini-batch of AlexNet on a K80's GPU",
@@ -330,10 +331,14 @@ PAGE = Page(
     "Zou et al. 2017: mini-batch, number of GPUs, number of servers",
     (*_lemmas(), *_memory(), *_algorithms()),
     (
-        Undetermined("Figures 2 and 3", "throughput and learning curves were measured; ours of figure 2 is computed"),
-        Undetermined("Figure 4", "the overhead ratio of each network is not in the text; ours are of a roofline"),
-        Undetermined("Lemma 3.2's example", "it gives parameters and a network, and no time of a step"),
-        Undetermined("Equation 6's times", "the text prints no time of an algorithm; ours rest on shares of a peak"),
+        Undetermined(
+            "Figures 2 and 3", "the text's throughput and learning curves were measured; our figure 2 is computed"
+        ),
+        Undetermined("Figure 4", "the overhead ratio of each network is not in the text; ours come from a roofline"),
+        Undetermined("Lemma 3.2's example", "the text gives parameters and a network, but no step time"),
+        Undetermined(
+            "Equation 6's times", "the text prints no time of an algorithm; ours assume shares of a peak rate"
+        ),
     ),
 )
 

@@ -124,7 +124,12 @@ def _cost_model() -> list[Row]:
         (serial, "original", "41", "perfect overlap is 6 % below the measured time"),
         (serial, "async", None, ""),
         (serial, "hogwild", None, ""),
-        (serial, "sync1", "11", "an iteration exchanges in 2.3 ms by the text's parts, one worker of Original* in 7.0"),
+        (
+            serial,
+            "sync1",
+            "11",
+            "by the text's parts an iteration exchanges in 2.3 ms, and one worker of Original* in 7.0 ms",
+        ),
         (second, "sync3", "7.7", "about 40 % of the exchange was hidden"),
     )
     return [
@@ -198,7 +203,7 @@ def _weak_scaling() -> list[Row]:
                 rate,
                 assumed("2 ceil(log2 P) whole messages, nothing hidden"),
             ),
-            "the network alone, without contention or any other loss: it explains little of the text's",
+            "the network alone, without contention or other losses, explains little of the loss in the text",
         )
         for model, (size, count) in weights.items()
         for cores in (136, 544, 4352)
@@ -283,7 +288,7 @@ def _table_4() -> list[Row]:
             "91.5",
             lambda first_s, last_s: 100 * first_s / last_s,
             (first, last),
-            "times rounded to a second allow 91.52 to 91.63; the abstract has 4253 cores for 4352",
+            "times rounded to a second allow 91.52 to 91.63; the abstract prints 4253 cores instead of 4352",
         )
     )
     nodes = stated("cores", 4352, "table 4"), stated("cores of a chip", 68, "section 2.1")
@@ -314,7 +319,7 @@ def _chip() -> list[Row]:
             "16",
             lambda *sizes: copies(*sizes, power_of_two=True),
             (weights, data, memory, assumed("parts are a power of two")),
-            "the memory is 16 GB too, so that the code takes this for a circle",
+            "the memory of 16 GB has the same value, so the code marks this row as a circle",
         ),
         Row("GB of 16 copies", where, None, lambda a, b: 16 * (a + b) / 1e3, (weights, data)),
     ]
@@ -355,7 +360,7 @@ def _sizes() -> list[Row]:
             text,
             lambda count: count * 4 / MB,
             (assumed("parameters of the architecture", count),),
-            "249.5: the text cuts the half" if name == "AlexNet" else "",
+            "249.5 MB; the text omits the fraction" if name == "AlexNet" else "",
         )
         for name, (count, text) in counts.items()
     ]
@@ -392,20 +397,22 @@ def _sizes() -> list[Row]:
 
 
 ON_DIGITS = (
-    "measured; digits.py draws ours. Two workers at equal rates: with momentum elastic averaging is ahead of its "
-    "counterpart, which gets unstable; without momentum, Hogwild or not, it is behind: against the text"
+    "measured; digits.py draws ours, for two workers at equal rates. With momentum, elastic averaging is better than "
+    "its counterpart, which becomes unstable. Without momentum, Hogwild or not, it is worse, which contradicts the text"
 )
-_FIVE = "most of it is four GPUs working at once on fewer mini-batches, not less communication"
+_FIVE = "most of this gain comes from four GPUs in parallel on fewer mini-batches, not from less communication"
 _ROUNDED = "within the rounding of the table's times to a second"
 PAGE = Page(
     "You, Buluç and Demmel 2017: elastic averaging",
     (*_table_3(), *_table_4(), *_weak_scaling(), *_chip(), *_sizes()),
     (
         Undetermined("Figures 6 and 8", ON_DIGITS),
-        Undetermined("Figure 13", "measured; ours is drawn on digits, with a modelled step"),
+        Undetermined("Figure 13", "measured; ours uses digits, with a modelled step time"),
         Undetermined("Cifar's copy of 687 MB", "60,000 float32 images are 703 MiB"),
         Undetermined("Figure 10", "the gain of packed layers was measured; the text has no values"),
-        Undetermined("Table 2's α and β", "the text lost the numbers; those used are the original paper's, by memory"),
+        Undetermined(
+            "Table 2's α and β", "our text lacks the numbers; those used are recalled from the original paper"
+        ),
     ),
 )
 

@@ -27,10 +27,10 @@ AT_30 = {"default": (26, 25, 23, 22), "layer by layer": (25, 24, 22, 21), "iBatc
 AT_72 = {"default": 26, "layer by layer": 32, "iBatch": 45}
 MILLIONS = {"GoogLeNet": 5, "Inception-V3": 27, "VGG19": 143, "VGG19-22K": 229}
 WHERE, TABLE = "evaluation", "table 1"
-_THREE = "the text says that three batches are faster than layer by layer: at a ratio of 1 they are not"
+_THREE = "the text says that three batches are faster than layer by layer; at a ratio of 1 they are not faster"
 _SHAPE = {
-    "GoogLeNet": "rates, start-up and servers are assumed: the shape of figure 5",
-    "VGG19": "rates, start-up and servers are assumed; in the text layer by layer is behind the default, here ahead",
+    "GoogLeNet": "rates, start-up and servers are assumed; only the shape counts",
+    "VGG19": "rates, start-up and servers are assumed; layer by layer is slower than the default in the text, not here",
 }
 
 
@@ -50,7 +50,7 @@ def _scaling() -> list[Row]:
         rows.append(
             Row(f"{network}, 30 nodes: efficiency of iBatch", WHERE, None, lambda su, n: su / n, (at["iBatch"], nodes))
         )
-    note = "the same speedups say that layer by layer is behind the default, against the sentence around them"
+    note = "by these speedups layer by layer is slower than the default, which contradicts the text around them"
     first = stated("layer by layer", AT_30["layer by layer"][0], WHERE), stated("default", AT_30["default"][0], WHERE)
     rows.append(Row("GoogLeNet, 30 nodes: layer by layer over default, %", WHERE, None, _percent_more, first, note))
     at = {name: stated(f"speedup on 72 nodes, {name}", speedup, WHERE) for name, speedup in AT_72.items()}
@@ -76,7 +76,7 @@ def _most_hidden() -> list[Row]:
                     str(best),
                     lambda nodes, speedup, share: nodes / (nodes / speedup - min(share, (nodes / speedup - 1) / 2)),
                     (stated("nodes", count, WHERE), stated("speedup, default", default, WHERE), share, half),
-                    "an upper bound: where the text has more, hiding the pull does not explain it",
+                    "an upper bound; if the text's speedup is higher, hiding the pull does not explain it",
                 )
             )
     return rows
@@ -117,7 +117,7 @@ def planned() -> tuple[Row, ...]:
                 str(AT_30[label.split(",")[0]][NETWORKS.index(name)]) if nodes == 30 else None,
                 partial(_scaled, layers, cuts_of, nodes),
                 (*cluster, startups[-1], *node),
-                _SHAPE[name] if nodes == 30 else "rates, start-up and servers are assumed: the shape of figure 5",
+                _SHAPE[name] if nodes == 30 else "rates, start-up and servers are assumed; only the shape counts",
             )
             for nodes in (6, 30, 72)
             for label, cuts_of in (("default", _single), ("layer by layer", _each), ("iBatch, exact", best_groups))
@@ -186,7 +186,7 @@ def _sizes() -> list[Row]:
             "143",
             lambda count: count / 1e6,
             (base,),
-            "the text cuts the fraction",
+            "the text omits the fraction",
         ),
         Row(
             "VGG19-22K's parameters, millions",
@@ -295,11 +295,13 @@ PAGE = Page(
     "iBatch: batches of parameters and forward computation",
     (*_scaling(), *_most_hidden(), *_sizes(), *_greedy()),
     (
-        Undetermined("Figures 3 and 5 to 7", "layer times and start-up cost are in figures only"),
+        Undetermined("Figures 3 and 5 to 7", "layer times and start-up cost are only in figures"),
         Undetermined(
-            "Speedups of 21x to 29x on 30 nodes", "listed without T_s, bandwidth of a node or work of a layer"
+            "Speedups of 21x to 29x on 30 nodes", "the text gives no T_s, no bandwidth of a node and no work of a layer"
         ),
-        Undetermined("Figure 4(c): batches 1-5, 6-10, 11-12", "the layer times behind it are not in the text"),
+        Undetermined(
+            "Figure 4(c): batches 1-5, 6-10, 11-12", "the layer times that lead to these batches are not in the text"
+        ),
     ),
 )
 

@@ -175,7 +175,7 @@ def _others() -> list[Row]:
             "8",
             lambda speedup, ratio: more(plan({128: 1.0, 256: ratio}, speedup, 256).at(256).against_same_devices),
             (GNMT_PIPELINE, GNMT_RATIO, SE),
-            "the ratio of epochs was solved from the answer: at no number of GPUs does the text give epochs",
+            "the ratio of epochs was solved from the answer; the text gives no epochs for any number of GPUs",
         ),
         Row(
             "GNMT: DP at 256 over 128 GPUs",
@@ -198,7 +198,7 @@ def _others() -> list[Row]:
             "1.22",
             _big_lstm(lambda budget: budget.against_best_data_parallel or 0.0),
             (BIG_LSTM_PIPELINE, BIG_LSTM_RATIO, SE),
-            "the best DP is 16-way, so that the ratio is table 1's speedup by definition",
+            "the best DP is 16-way, so the ratio equals the speedup of table 1 by definition",
         ),
         Row(
             "BigLSTM: DP at 32 over 16 GPUs",
@@ -221,7 +221,7 @@ def _others() -> list[Row]:
             "16",
             lambda few, many, ratio: few if ratio > many / few else many,
             (stated("fewer GPUs", 16, "section 5"), stated("more GPUs", 32, "section 5"), BIG_LSTM_RATIO),
-            "the text has E at 16 and 32 GPUs alone, so that 16 is one of two inputs",
+            "the text has E only at 16 and 32 GPUs, so 16 is one of two inputs",
         ),
     ]
 
@@ -292,7 +292,7 @@ def _figure_3() -> list[Row]:
             None,
             partial(ratio, devices, degrees),
             (*gains, *epochs, assumed("scaling efficiency 1")),
-            "above 1 by construction: the epochs were chosen so that it is, as the text says",
+            "above 1 by construction, because the epochs were chosen for this, as the text says",
         )
         for name, (devices, degrees) in cases.items()
     ]
@@ -302,7 +302,7 @@ def _machines() -> list[Row]:
     """Sections 4.1 and 4.4: the machine."""
     fast, slow = assumed("V100, TFLOP/s", 15.7), assumed("GK210, half of a K80, TFLOP/s", 4.37)
     tensor = assumed("V100 with tensor cores, TFLOP/s", 125.0)
-    text = "14 times the FLOPs of a K80, the text says; only tensor cores against a whole K80 come near"
+    text = "the text says 14 times the FLOPs of a K80; only tensor cores against a whole K80 come near"
     board = assumed("a whole K80, TFLOP/s", 8.74)
     whole = fitted("read as tensor cores against a whole board")
     emulated = stated("GPUs of the emulated system", 16, "section 4.2"), stated("GPUs of the DGX-1", 4, "section 4.1")
@@ -324,9 +324,9 @@ PAGE = Page(
     "Pal et al. 2019 (DLPlacer): projections, scaling efficiency 1",
     (*_inception(), *_others(), *_scaling_efficiency(), *_figure_3(), *_machines()),
     (
-        Undetermined("figure 4", "curves; the text gives E of Inception-V3 at 32, 64 and 256 GPUs, and one ratio"),
+        Undetermined("figure 4", "only curves; the text gives E of Inception-V3 at 32, 64 and 256 GPUs, and one ratio"),
         Undetermined("figure 5, absolute speedups", "E of one GPU is not given; it cancels in all ratios above"),
-        Undetermined("GNMT", "epochs are given at no number of GPUs, only that they grow rapidly beyond 64"),
+        Undetermined("GNMT", "the text gives no epochs, and only says that they grow rapidly beyond 64 GPUs"),
     ),
 )
 

@@ -257,9 +257,13 @@ PLACED_HERE = ADVERTISED, LINKS, GRANULARITY, WIDTH, BATCH, FOUND
 
 
 _READINGS = {
-    (15.7, False, 4): "measured in the text; the prediction is within 6 % of it, it says",
+    (15.7, False, 4): "the text's number is measured; the text says that the prediction is within 6 % of it",
     (15.7, False, 2): "half as many bytes to send and to read",
-    (15.7, True, 4): "weight gradients of their own run beside the rest: more than the text's, whose ops were larger",
+    (
+        15.7,
+        True,
+        4,
+    ): "separate weight gradients run beside the rest, so the speedup is above the text's, whose ops were larger",
     (125.0, False, 4): "ops that are eight times as fast wait for the same links",
     (125.0, True, 4): "ops that are eight times as fast wait for the same links",
 }
@@ -276,7 +280,7 @@ def figure_8_rows(placements: Placements, short: bool) -> list[Row]:
             None,
             lambda su, off: su / (1 + off / 100),
             (MEASURED, WITHIN),
-            "by the introduction's reading, 6 % of the prediction; by section 6's, of the measured one, 1.241",
+            "if 6 % is of the prediction, as in the introduction; if of the measured speedup, as in section 6, 1.241",
         ),
         Row(
             "Largest prediction within 6 % of 1.32",
@@ -284,7 +288,7 @@ def figure_8_rows(placements: Placements, short: bool) -> list[Row]:
             None,
             lambda su, off: su * (1 + off / 100),
             (MEASURED, WITHIN),
-            "by section 6's reading; by the introduction's 1.404",
+            "if 6 % is of the measured speedup, as in section 6; if of the prediction, as in the introduction, 1.404",
         ),
     ]
     apart = "weight gradients apart", "inception_v3-train"
@@ -336,7 +340,7 @@ def beyond_speedups(placements: Placements) -> list[Row]:
             None,
             lambda *_, gpus=gpus: placements.speedup(Case(gpus=gpus)) / placements.speedup(Case()),
             PLACED_HERE,
-            "almost the same, the text says; here each begins with the plan of one GPU less, and finds hardly more",
+            "the text says almost the same; here each solve begins with the plan of one GPU less and gains little",
         )
         for gpus in (3, 4)
     ]
@@ -368,7 +372,7 @@ def beyond_speedups(placements: Placements) -> list[Row]:
             "1.32",
             lambda *_: live,
             (*batch, GRANULARITY, WIDTH, stated("memory of a V100, GB", 16, "section 4.1"), ADVERTISED, LINKS, FOUND),
-            "measured in the text; the prediction is within 6 % of it, it says",
+            "the text's number is measured; the text says that the prediction is within 6 % of it",
             within=0.06,
         ),
     ]
@@ -397,7 +401,7 @@ def table_1_rows(short: bool) -> list[Row]:
                     text[name] if schedule else None,
                     lambda *_, speedup=speedup: speedup,
                     (shape, *open_[name], ADVERTISED, LINKS, *shrunk),
-                    "measured in the text; what it lost or gained against advertised rates is unknown"
+                    "the text's number is measured; its difference from advertised rates is unknown"
                     if schedule
                     else "",
                 )
@@ -412,7 +416,9 @@ def page(work_s: float = WORK_S, short: bool = False) -> Page:
         "Pal et al. 2019 (DLPlacer): figure 8 and table 1, planned",
         tuple(rows),
         (
-            Undetermined("Figure 8's blue bars", "the text has no values; it says within 6 % of what was measured"),
+            Undetermined(
+                "Figure 8's blue bars", "the text has no values; it says that they are within 6 % of the measurements"
+            ),
             Undetermined(
                 "11 to 18 minutes on 18 cores",
                 "--method dlplacer finds no plan of the forward pass's 880 ops in 30 s here",

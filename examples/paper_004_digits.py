@@ -100,7 +100,7 @@ def rows() -> tuple[Row, ...]:
             None,
             (lambda clip, name=name: bounds(clip)[name]) if name == BOUNDS[2] else lambda name=name: bounds(CLIP)[name],
             (clip, HERE) if name == BOUNDS[2] else (HERE,),
-            "the closer to 1, the closer to SGD: the text says that scalers of layers and clipping bring it there",
+            "a ratio near 1 means a bound near that of SGD; the text says that scalers per layer and clipping lower it",
         )
         for name in BOUNDS
     ]
@@ -112,7 +112,7 @@ def rows() -> tuple[Row, ...]:
                 None,
                 lambda clip, name=name: bounds(clip)[name],
                 (clip, HERE),
-                "a Gaussian is 1.13 % shorter and turned by 2.75 degrees",
+                "a Gaussian gradient becomes 1.13 % shorter and turns by 2.75 degrees",
             )
         )
     for name, (codec, dropout, decay) in SETTINGS.items():

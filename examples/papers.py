@@ -20,13 +20,15 @@ import dlplacer as dp
 
 _INTRODUCTION = """# The papers, number by number
 
-What the texts of five papers say, and what this package computes. Every number stands beside its inputs: stated in the
-text, derived from that, or assumed. `make papers` writes these pages.
+These pages compare the numbers in the texts of five papers with the numbers that dlplacer computes. Every number has
+its inputs, which are stated in the text, derived from it, or assumed. `make papers` writes these pages. The verdicts
+are:
 
-- *agrees*: ours rounds to the text's number, or lies within the share that the text allows; *differs*: it does not, and
-  the row has a note; *follows*: the text has no number.
-- *circle*: the text's number, or one solved from it or chosen to fit it, is among the inputs: no comparison. Code finds
-  equal values, those by chance too; what was chosen to fit is declared.
+- *agrees*: our number rounds to the text's number, or lies within the error that the text allows.
+- *differs*: our number does not agree; the row has a note.
+- *follows*: the text has no number; ours follows from the inputs.
+- *circle*: the inputs include the text's number, a number solved from it, or a number chosen to fit it. So the row is
+  no comparison. The code finds inputs that equal the text's number, even by chance; fitted inputs are declared.
 
 | paper | rows | agree | differ | follow | circles | rest on an assumption |
 | --- | --- | --- | --- | --- | --- | --- |

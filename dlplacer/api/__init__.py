@@ -1,7 +1,7 @@
 """The functions of ``import dlplacer as dp``: names, paths, values and option words in, values out.
 
-They turn arguments into the values that the packages below work with, refuse invalid ones, and call those packages.
-They decide nothing.
+A function turns its arguments into the values that other packages work with, refuses invalid arguments, and calls
+these packages. It decides nothing.
 """
 
 import lazy_loader

@@ -92,7 +92,7 @@ def fit(
 def _machine(
     machine: TopologyLike, link: str | None, network: str | None, used: Sequence[str] | Mapping[str, str]
 ) -> Topology:
-    """A topology as given, from a file or shipped name, or from a description (a line of text or a TOML file)."""
+    """The topology of `machine`: itself, a file, a shipped name, or a description (a line of text or a TOML file)."""
     if isinstance(machine, str) and (
         machine.endswith(".toml") or not (Path(machine).exists() or machine in shipped_names("topologies"))
     ):
@@ -106,7 +106,7 @@ def _machine(
 def export(plan: "PlanLike | Fit", to: str) -> "Exported":
     """The flags, variables or tables that make another runtime follow a plan of `fit`.
 
-    Raises InputError if there is no such target, or it cannot express any split that fits.
+    Raises InputError if there is no such target, or the target can express no split that fits.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Jobs and their graphs: `load_job` calls user code by its name, `capture` makes a job's graph."""
+"""Jobs and their graphs: `load_job` calls a function of the user by name, `capture` makes the graph of a job."""
 
 import contextlib
 import importlib
@@ -33,7 +33,7 @@ _LONGEST_MESSAGE = 200
 
 
 class UserCodeError(InputError):
-    """The user's module raised while it was imported or called."""
+    """The user's code raised an exception while it was imported or called."""
 
 
 def is_entry(name: str) -> bool:
@@ -43,7 +43,7 @@ def is_entry(name: str) -> bool:
 
 @checked
 def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
-    """The job that ``module:callable`` returns; a bare module becomes an inference job on the given inputs.
+    """The job that ``module:callable`` returns; a bare module becomes an inference job on `inputs`.
 
     Raises InputError if the module or callable does not exist, raises, or returns neither a Job nor a Module.
 
@@ -75,7 +75,7 @@ def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
 
 
 def fake_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
-    """Like `load_job`, with stand-ins for all tensors, or real ones if the callable needs data."""
+    """Like `load_job`, but with fake tensors; with real tensors only if the callable needs data."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
@@ -137,7 +137,7 @@ def _captured(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...], ste
 
 
 def job_of(value: "Job | str | PathLike[str]", step: Mapping[str, Any] | None = None, fake: bool = False) -> "Job":
-    """The given job, or the one that its name builds; raises InputError for a bare module, whose loss is unknown."""
+    """The job itself, or the job that a name builds; raises InputError for a bare module, whose loss is unknown."""
     made = _named(value, step or {}, fake_job if fake else load_job)
     if not is_job(made):
         raise refuse("", "job", made, "a dp.Job(module, args=(inputs,), targets=(labels,), loss=loss_function)")
@@ -164,7 +164,7 @@ def job_options(step: Mapping[str, Any]) -> JobOptions:
 
 
 def rewrites_of(job: "Job", step: StepOptions, build: "Callable[[], Job] | None" = None) -> list[str]:
-    """Names of a capture's rewrites; checks micro-batches against the whole batch, on the job of `build` if given."""
+    """Names of a capture's rewrites; first compares micro-batches with the whole batch (of `build()`, if not None)."""
     from dlplacer.frontend.torch.batch_comparison import compared_cut
     from dlplacer.frontend.torch.capture import default_rewrites
 
@@ -185,7 +185,7 @@ def is_onnx(name: str) -> bool:
 def onnx_file(
     path: str | PathLike[str], dims: Mapping[str, int] | Sequence[str] = (), with_weights: bool = False
 ) -> "OnnxFile":
-    """The model in an ONNX file, with sizes of symbolic axes as a dict or as texts such as ``batch=8``."""
+    """The model in an ONNX file; `dims` has sizes of symbolic axes, as a dict or as strings such as ``batch=8``."""
     from dlplacer.frontend.onnx import read_onnx
 
     return read_onnx(Path(path), sizes_of(dims), with_weights=with_weights)
@@ -255,7 +255,7 @@ def _example(spec: str) -> Any:
 
 @contextlib.contextmanager
 def user_code(what: str) -> Iterator[None]:
-    """Report every error of the user's code, `sys.exit` included, as the user's error with its location."""
+    """Turn every exception of the user's code, `sys.exit` included, into a UserCodeError with its location."""
     try:
         yield
     except DlplacerError:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def detect_topology(
     kind: str = "auto", *, measure: bool = False, on_progress: Callable[[str], None] = silent
 ) -> Topology:
-    """The topology of this machine: its GPUs as nvidia-smi reports them or, without any, the process's CPU cores.
+    """The topology of this machine: its GPUs as nvidia-smi reports them or, without GPUs, the process's CPU cores.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
 
 @checked
 def import_graph(path: str | PathLike[str]) -> OpGraph:
-    """The graph in a workload of msr-fiddle/dnn-partitioning; `import_topology` reads its machine.
+    """The graph in a workload of msr-fiddle/dnn-partitioning; `import_topology` reads the machine.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def selftest(
 
 @checked
 def catalogue(what: str) -> Table:
-    """A table of the graphs, machines, models, methods, devices or targets that dlplacer knows by name.
+    """A table of the graphs, machines, models, methods, devices or targets that have a name in dlplacer.
 
     Examples
     --------

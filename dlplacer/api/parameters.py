@@ -1,6 +1,6 @@
 """Parameters of the public functions, declared once: functions check and document them, commands offer them.
 
-A `Parameter` has a `Kind`, which reads its values and texts.
+The `Kind` of a `Parameter` checks its values, and converts texts into values.
 """
 
 import inspect
@@ -32,7 +32,7 @@ Read = Callable[[Any], Any]
 
 
 class Kind(NamedTuple):
-    """`read` checks and converts a value or its text, or raises ValueError; option names lack the suffix `unit`."""
+    """`read` checks and converts a value or its text, or raises ValueError; names of options omit the suffix `unit`."""
 
     read: Read
     metavar: str | None = None
@@ -64,9 +64,9 @@ def _number(dimension: str, whole: bool = False) -> Read:
 
 
 def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
-    """Reader of a series: `entry` reads each part of a text split at commas; without it a single value is a series.
+    """A reader of a series; `entry` reads each part of a text, which is split at commas.
 
-    Without `entry`, a dict is returned unchanged, because it may replace a series of texts.
+    Without `entry`, a single value is a series of one, and a dict, which may replace a series of texts, is unchanged.
     """
 
     def read(value: Any) -> Any:
@@ -92,7 +92,7 @@ def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
 
 
 def _figures(value: Any) -> dict[int, float]:
-    """Device count → positive number, from a dict, a text such as ``2=1.32,4=2.1``, or a list of them."""
+    """Device count → positive number, from a dict, a text such as ``2=1.32,4=2.1``, or a list of dicts and texts."""
     found: dict[int, float] = {}
     for table in value if isinstance(value, list) else [value]:
         if isinstance(table, str):
@@ -107,7 +107,7 @@ def _figures(value: Any) -> dict[int, float]:
 
 
 def written_file(path: Any) -> Path:
-    """The path of a file to write; raises ValueError if it is not writable, before any work is done for it."""
+    """The path of a file to write; raises ValueError, before any work is done, if the file cannot be written."""
     found = Path(_PATH(path))
     folder = found.resolve().parent
     try:
@@ -166,11 +166,11 @@ KINDS = {
 class Parameter:
     """A parameter of public functions, and the option that sets it.
 
-    `name` is the name in the function, with the prefix ``function.`` if it is declared for that function alone. `help`
-    describes the option's effect and default; without it no option sets the parameter. `doc` describes the parameter
-    in Python, if that differs. `option` holds spellings other than the name with dashes; one without dashes makes it
-    positional. With `repeat` the option may be given several times. `settings` are further arguments for `argparse`,
-    and `group` is the title above the option in help texts.
+    `name` is the name in the function; ``function.name`` declares a parameter of that function alone. `help` describes
+    the option's effect and default; if it is empty, no option sets the parameter. `doc` describes the parameter in
+    Python, if that differs. `option` holds spellings other than the name with dashes; a spelling without dashes makes
+    the parameter positional. With `repeat`, the option may occur several times. `settings` are further arguments for
+    `argparse`, and `group` is the title above the option in help texts.
     """
 
     name: str
@@ -410,7 +410,7 @@ _DOCS = {
     "decoder": "a `Decoder`, or the path of a config.json, of a folder with one, or of a GGUF file",
     "machine": f"{_SHIPPED}, or words as for `new_topology`",
 }
-"""Name → meaning of a parameter in Python, if it differs from that of the option."""
+"""Name → meaning of a parameter in Python, if it differs from the meaning of the option."""
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "run.job": {"nargs": "?"},

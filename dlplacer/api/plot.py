@@ -1,4 +1,4 @@
-"""The pictures of ``dp.plot``: every function draws on the given matplotlib Axes, or on new ones, and returns them.
+"""The pictures of ``dp.plot``: every function draws on matplotlib Axes, new ones by default, and returns them.
 
 >>> import dlplacer as dp
 >>> result = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft")
@@ -63,7 +63,7 @@ def hybrid(plan: "HybridPlan", ax: "Axes | None" = None) -> "Axes":
 
 
 def run(done: "Run", axes: "tuple[Axes, Axes] | None" = None) -> "tuple[Axes, Axes]":
-    """The predicted step of `dlplacer.run` above the measured one, on one time axis; returns both Axes."""
+    """The predicted step of `dlplacer.run` above the measured step, on one time axis; returns both Axes."""
     made = _result(done, "Run", "run(job, plan, devices)")
     return _drawn("run", (made.predicted, made.measured), axes)
 
@@ -71,7 +71,7 @@ def run(done: "Run", axes: "tuple[Axes, Axes] | None" = None) -> "tuple[Axes, Ax
 def save(
     path: str | PathLike[str], picture: "Callable[..., Any] | str", subject: Any, *, color_by: str = "phase"
 ) -> Path:
-    """Draw a picture at the size that suits it, and write it as .png, .svg or .pdf; returns the path.
+    """Draw a picture at a suitable size, and write it as .png, .svg or .pdf; returns the path.
 
     `picture` is a function of this module or its name, such as ``"gantt"``; `subject` is its argument. Only `gantt`
     reads `color_by`. Raises InputError for an unknown picture or suffix, or if the file cannot be written.

@@ -37,7 +37,7 @@ def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None, *, segments: 
     """The job's module, set up to run as planned, with its parameters moved to their planned devices.
 
     Raises CheckError if the plan breaks a rule; MismatchError if the plan was made for another graph, naming the
-    first op that differs; InputError if a device is missing or not here, or an argument has a wrong type.
+    first op that differs; InputError if a device is missing or not on this machine, or an argument has a wrong type.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def profile_splits(
     stop: "Event | None" = None,
     **options: Unpack[JobOptions],
 ) -> "SplitChoice":
-    """The splits of ops that shorten the step on these devices, chosen by measurement, and the graph with them.
+    """The splits of ops that shorten the step on these devices, chosen by measurement, and the graph with these splits.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def run(
 ) -> "Run | OnnxReport":
     """The measurements of a plan on devices of this machine, compared with its prediction and with plain PyTorch.
 
-    Raises what `apply` raises; RunError if an op fails, naming it, its module and its device.
+    Raises the errors of `apply`; RunError if an op fails, naming the op, its module and its device.
 
     Examples
     --------
@@ -245,7 +245,7 @@ def _onnx_devices(plan: Plan, devices: DevicesLike, provider: str | None) -> "di
     matches = [_ONNX_DEVICE.fullmatch(device) for device in given]
     named = None if provider is None else provider_named(provider)
     found = [OnnxDevice(int(match[2] or 0), None if match[1] == "cpu" else named) for match in matches if match]
-    # Every device of the plan needs one of its own.
+    # Every device of the plan needs a device of its own.
     if len({*found}) != len(names) or (provider is None and not all(map(_CORE.fullmatch, given))):
         wanted = ",".join(f"cpu:{number}" for number in range(len(names)))
         raise InputError(f"devices are {','.join(given)}: write {wanted}, or give a provider for other devices")

@@ -138,7 +138,7 @@ def advise_minibatch(
     on_progress: Callable[[int, int], None] = silent,
     **step: Unpack[StepOptions],
 ) -> Batches:
-    """Mini-batches that fit into a device's memory, with the modules to recompute and the training time.
+    """Mini-batches for the memory of the machine's first device, by training time, with the modules to recompute.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def advise_gpus(
     efficiency: float | None = None,
     gpus: int | None = None,
 ) -> dict[str, float]:
-    """GPUs for a speedup, speedup of GPUs, or overhead that an efficiency allows (Lemma 3.1); give two figures.
+    """GPUs for a speedup, speedup of GPUs, or overhead for an efficiency (Zou et al. 2017, lemma 3.1); give two values.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def advise_gpus(
 def advise_servers(
     load_bytes: float, bytes_per_s: float, compute_s: float, workers: int | None = None
 ) -> dict[str, float]:
-    """The fewest parameter servers for which computation hides transfers; without `workers`, loaders.
+    """The least number of parameter servers whose transfers computation hides; if `workers` is None, of loaders.
 
     Examples
     --------
@@ -248,7 +248,7 @@ def _training(name: str) -> _Named:
 
 @dataclass(frozen=True)
 class Epochs(Shown):
-    """Measured epochs, first those with exact gradients at every step, and the content of their file."""
+    """Epochs measured per variant (exact gradients at every step first), and the content of their file."""
 
     measured: "tuple[MeasuredEpochs, ...]"
     content: Mapping[str, Any]

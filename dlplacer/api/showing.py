@@ -1,4 +1,4 @@
-"""Pages of values, made by `show`, and their views in notebooks: a headline, figures and small tables."""
+"""Pages of values, made by `show`, and views of values in notebooks: a headline, facts and small tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def show(
     *,
     against: PlanLike | None = None,
 ) -> HtmlPage:
-    """A page to explore: the schedule, memory, modules and tables of a plan; likewise a run, comparison or pipeline.
+    """A page on a plan (schedule, memory, modules, tables), or on a run, a comparison, a hybrid plan or a pipeline.
 
     Raises InputError if the subject is none of these or, with `against`, not a plan, or the file cannot be written.
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dlplacer.solvers.instance.schedule import Progress
 
 Files: TypeAlias = Sequence[str | PathLike[str]]
-"""Calibration files, with op times measured on a type of device."""
+"""Paths of calibration files, which hold op times measured on a type of device."""
 
 
 @checked
@@ -72,7 +72,7 @@ def place(
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
     Raises InputError if an argument is invalid, or an op has no time on an allowed device; InfeasibleError if no plan
-    can exist, naming the constraint to blame; NoPlanError if none was found in time; KeyboardInterrupt on Ctrl-C
+    can exist, naming the constraint to blame; NoPlanError if no plan was found in time; KeyboardInterrupt on Ctrl-C
     before the first plan, or on a second Ctrl-C.
 
     Examples
@@ -163,7 +163,7 @@ def compare(
     calibration: Files = (),
     **step: Unpack[StepOptions],
 ) -> "Comparison":
-    """The plans of all methods for a graph on a machine, best first, with gaps to the best of their bounds.
+    """The plans of all methods for a graph on a machine, best first, with gaps to the best lower bound.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def plan_of_pipeline(
 ) -> Plan:
     """The plan that executes a pipeline.
 
-    Raises MismatchError if the graph differs from that of the pipeline's step.
+    Raises MismatchError if the graph is not the pipeline's step; InfeasibleError if a memory is too small.
 
     Examples
     --------

@@ -34,7 +34,7 @@ GraphLike: TypeAlias = Union[OpGraph, "Job", Name]
 """A graph, a job to capture or its ``module:callable``, a graph or ONNX file, or the name of a shipped graph."""
 
 TopologyLike: TypeAlias = Topology | Name
-"""A topology, its file, or the name of a shipped one."""
+"""A topology, the path of its file, or the name of a shipped topology."""
 
 OptionsLike: TypeAlias = Options | str | Mapping[str, str] | None
 """Options, ``"paper"``, or a dict from options to values; None means the defaults."""
@@ -133,7 +133,7 @@ def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -
 def whole_plan_of(value: PlanLike, name: str = "plan") -> Plan:
     """The plan to draw or explain.
 
-    Raises CheckError if a file's plan breaks a rule, or a given `Plan` does not schedule every op once.
+    Raises CheckError if a file's plan breaks a rule, or a `Plan` does not schedule every op once.
     """
     plan = plan_of(value, name, keeps_rules=True)
     if value is plan and (broken := [*every_op_once(plan)]):
@@ -173,7 +173,7 @@ def default_devices(plan: Plan) -> list[str]:
 
 
 def is_job(value: object) -> "TypeGuard[Job]":
-    """True for a `dlplacer.Job`; does not load torch, because without torch there are no jobs."""
+    """True for a `dlplacer.Job`; torch is not loaded for this, because without torch there are no jobs."""
     return is_a(value, "dlplacer.frontend.torch.job", "Job")
 
 

@@ -1,6 +1,6 @@
-"""Views of results: the figures and tables of each value, for terminal, page and notebook.
+"""Views of results: single facts and tables of each value, for terminal and notebook.
 
-Most views show the figures of ``--json``; the unit that ends a figure's name decides its format.
+Most views show the entries of ``--json``; the unit at the end of an entry's name decides its format.
 """
 
 from collections import Counter
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from dlplacer.report.explanation import Explanation
 
 Facts: TypeAlias = list[tuple[str, str]]
-"""Names and values of single figures."""
+"""Names and printed values of single facts."""
 
 Block: TypeAlias = Facts | Table | str
-"""Part of a view; a text is a note."""
+"""A part of a view; a string is a note."""
 
 _KINDS, _PATH, _CHANGES, _ROWS = 8, 12, 8, 64
 """Largest numbers of rows shown: op kinds, steps of the critical path, changes, and rows of a result's table."""
@@ -43,7 +43,7 @@ def blocks_of(value: object) -> Iterator[Block]:
 
 
 def _told(value: Any) -> Iterator[Block]:
-    """A value's table, or the tables of its JSON object, then its figures."""
+    """A value's table, or the tables of its JSON object, then its single facts."""
     record = value if isinstance(value, Mapping) else value.to_dict()
     main = getattr(value, "table", None)
     yield from tables(record) if main is None else (replace(main, rows=main.rows[:_ROWS]),)
@@ -71,12 +71,12 @@ def subject_of(value: object) -> str:
 
 
 def stated(plan: Plan) -> str:
-    """The status, bound and gap that a plan file states; loading it proves none of them."""
+    """The status, bound and gap that a plan file states; loading the file proves none of these."""
     return f"{plan.status}, lower bound {format_seconds(plan.lower_bound_s)}, gap {100 * plan.gap:.2f} %"
 
 
 def summary(graph: OpGraph) -> dict[str, Any]:
-    """The figures of a graph that ``dlplacer capture --json`` prints."""
+    """The object that ``dlplacer capture --json`` prints for a graph."""
     sums = {name: sum(getattr(op, name) for op in graph.ops) for name in ("flops", "weight_bytes")}
     counts = {"name": graph.name, "ops": len(graph.ops), "edges": len(graph.edges)}
     return {**counts, **sums, "structure_sha256": graph.structure_sha256}
@@ -200,4 +200,4 @@ _VIEWS: dict[str, Callable[[Any], Iterator[Block]]] = {
     "Run": _run,
     "Exported": lambda value: iter((value.text,)),
 }
-"""Class name → view; names, because loading all packages to show a graph would take a second."""
+"""Name of a class → view. Keys are names, because loading all classes takes a second."""

@@ -1,6 +1,6 @@
 """The specification of a valid plan, which shares no code with the solvers.
 
-Every rule is one function of a plan, and `violations` calls them. The equation numbers are the paper's.
+Every rule is one function of a plan, and `violations` calls all. Equation numbers are those of Pal et al. 2019.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ _STRUCTURAL = RULES[:5]
 
 
 def violations(plan: Plan) -> tuple[Violation, ...]:
-    """The broken rules, with the numbers, or only those of the placement if there are any; empty for a valid plan.
+    """The violations of the rules; empty for a valid plan. If the placement has any, only these are reported.
 
     The tolerance of times is 1e-9 × the time of all ops, transfers and issues in series: `Plan.tolerance_s`.
     """

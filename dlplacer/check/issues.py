@@ -1,4 +1,4 @@
-"""A host process issues one op at a time: ahead on devices that queue ops, inside the call on other devices."""
+"""Rules on dispatch: a host process issues one op at a time, ahead for asynchronous devices, else as the op starts."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from dlplacer.core.plan import Plan, ScheduledOp
 def issued_ahead(plan: Plan) -> Iterator[Violation]:
     """On asynchronous devices, an op starts after its process has spent `dispatch_s` on it and on each earlier op.
 
-    Ops of zero time cost nothing to issue. At the barrier at the loss the count of the process starts again.
+    Ops of zero time cost nothing to issue. Behind the barrier at the loss, only ops and time after the barrier count.
     """
     devices = {device.id: device for device in plan.topology.devices if device.asynchronous and device.dispatch_s}
     behind = _behind_barrier(plan)
@@ -31,7 +31,7 @@ def issued_ahead(plan: Plan) -> Iterator[Violation]:
 
 
 def issued_inside(plan: Plan) -> Iterator[Violation]:
-    """Cores of one process start ops at least `dispatch_s` apart.
+    """Two cores of one process start ops at least `dispatch_s` apart.
 
     The `dispatch_s` of the core that starts first counts. Ops of zero time neither wait nor delay others.
     """

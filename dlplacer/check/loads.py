@@ -14,7 +14,7 @@ def resource_loads(plan: Plan) -> dict[str, float]:
 
     A device is busy while it computes. With objective max-load an asynchronous device is also busy for each tensor that
     it sends or receives; under ``transfers: device`` the longest transfer of a sent tensor counts for all. With
-    ``contention: link`` a link direction is busy while it carries transfers, half duplex in both directions together.
+    ``contention: link`` a link direction is busy while it carries transfers; half-duplex links count as one direction.
     """
     busy: dict[str, list[float]] = {device.id: [] for device in plan.topology.devices}
     for entry in plan.ops:

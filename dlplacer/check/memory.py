@@ -86,7 +86,7 @@ class LiveTensor(NamedTuple):
 def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
     """The live bytes of a device over time: (time in seconds, bytes from then on), in order of time.
 
-    Against rounding, a tensor is freed up to the time tolerance before its end.
+    To allow for rounding, a tensor is freed up to the time tolerance before its end.
     """
     return _levels(plan, resident_bytes(plan, device), live_tensors(plan, device))
 

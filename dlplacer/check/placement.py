@@ -56,7 +56,7 @@ def colocation(plan: Plan) -> Iterator[Violation]:
 
 
 def pinned(plan: Plan) -> Iterator[Violation]:
-    """A pinned op runs on the device that the graph's constraints give by name or by type."""
+    """A pinned op runs on the device, or on a device of the type, that the graph's constraints name."""
     for op, pin in plan.graph.constraints.pins.items():
         where = plan.placement.get(op)
         if (

@@ -9,7 +9,7 @@ from dlplacer.core.plan import Plan, Transfer, TransferSegment
 
 
 def transfers_needed(plan: Plan) -> Iterator[Violation]:
-    """Eq. 8: a tensor is sent to each other device that consumes it, once per edge or once per device."""
+    """Eq. 8: a tensor is sent to every device that reads it but does not produce it, once per device or per edge."""
     placement, tensors = plan.placement, {edge.tensor: edge for edge in plan.graph.edges}
     needed = Counter(
         (edge.tensor, placement[edge.target])
@@ -67,7 +67,7 @@ def contiguous_routes(plan: Plan) -> Iterator[Violation]:
 
 
 def transfer_durations(plan: Plan) -> Iterator[Violation]:
-    """Eq. 11: a segment lasts Σ over its links of bytes/B(l) + L(l); with cut-through, bytes/min B(l) + Σ L(l).
+    """Eq. 11: a segment lasts Σ over its links of bytes/B(l) + L(l), or with cut-through bytes/min B(l) + Σ L(l).
 
     A segment starts no earlier than the previous one ends.
     """

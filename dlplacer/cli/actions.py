@@ -1,4 +1,4 @@
-"""Actions of the sub-commands: each calls a function of `dlplacer` with the given arguments and prints its result."""
+"""Actions of the sub-commands: each calls a function of `dlplacer` with a command's arguments and prints the result."""
 
 import json
 import os
@@ -30,7 +30,7 @@ PARTIAL = "stopping with the answers so far; press Ctrl-C again to give up"
 def called(given: Given, call: str = "", says: str = "", kept: str = "", **more: Any) -> Any:
     """Call the command's function, or `call`, with the given arguments and `more`, and show its progress.
 
-    The result, or its attribute `kept`, is written while Ctrl-C only sets the stop event, so a late one loses nothing.
+    The result, or its attribute `kept`, is written while Ctrl-C only sets the stop event, so that no result is lost.
     """
     function, says, doing = getattr(dp, call or given.spec.call), says or given.spec.says, given.spec.doing
     known, arguments = parameters_of(function), given.of(function)
@@ -54,7 +54,7 @@ def called(given: Given, call: str = "", says: str = "", kept: str = "", **more:
 
 
 def answer(given: Given) -> int:
-    """Call the command's function, write its result to the given files, and print it; exit code 5 if it failed."""
+    """Call the command's function, write and print its result; exit code 5 if the result's `passed` is False."""
     value = called(given)
     shown(given, value)
     for warning in getattr(value, "warnings", ()):
@@ -111,7 +111,7 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
 
 
 def written(given: Given, value: Any, **contents: Callable[[], Any]) -> None:
-    """Write a result, its pictures, its page, and the text or JSON `contents` of other options that were typed."""
+    """Write the files that options name: result, pictures, page, and `contents`: option → maker of text or JSON."""
     if given.output is not None:
         value.save(given.output)
     drawn = {each.option: each.name for each in pictures_of(given.spec.subject) if each.option in given}
@@ -128,7 +128,7 @@ def written(given: Given, value: Any, **contents: Callable[[], Any]) -> None:
 
 
 def options_of(given: Given) -> Options:
-    """The options of the problem; raises InputError for one that contradicts ``--paper``."""
+    """The options of the problem; raises InputError for an option that contradicts ``--paper``."""
     chosen = {name: given[name] for name in CHOICES if name in given}
     if not given.paper:
         return Options(**chosen)
@@ -239,7 +239,7 @@ def run(given: Given) -> int:
 
 
 def _process_per_gpu(given: Given, mode: str | None) -> str:
-    """The given devices, with a rank for each of several GPUs unless ranks or a single process are requested."""
+    """The devices of the command; each of several GPUs gets a rank, unless ranks or a single process are requested."""
     from dlplacer.runtime.distributed.group import rank_per_gpu
 
     alone = given.one_process or given.replicas is not None or mode == "infer" or "rank" in given.devices
@@ -249,7 +249,7 @@ def _process_per_gpu(given: Given, mode: str | None) -> str:
 
 
 def profile(given: Given) -> int:
-    """Profile the model's ops, write the graph, and print their serial time."""
+    """Profile the model's ops, write the graph, and print the sum of the op times."""
     if (more := _splitting(given, "profile_splits", "job")) is not None:
         choice = called(given, "profile_splits", says=PARTIAL, kept="graph", **more)
         found = {"without_splits_s": choice.whole_s, "with_splits_s": choice.split_s}
@@ -298,7 +298,7 @@ def pipeline(given: Given) -> int:
 
 
 def fit(given: Given) -> int:
-    """Plan the layers, write the plan, and print layers per device, other splits, and the texts to paste."""
+    """Plan the layers, write the plan, and print layers per device, other splits, and flags for other runtimes."""
     from dlplacer.api.fitting import exports
     from dlplacer.report.export.targets import TARGETS
 

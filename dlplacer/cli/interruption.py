@@ -18,29 +18,29 @@ _SHOW_CURSOR = b"\x1b[?25h"
 def end_on_interrupt() -> None:
     """Make Ctrl-C end this process at once, unless a command installs its own handler.
 
-    KeyboardInterrupt would not do: during an import it leaves a half-loaded package, which an extension module's init
-    reports as another error. In callbacks of the garbage collector, Python drops it. Nothing needs cleaning up, because
-    files are written atomically and child processes end with this one.
+    KeyboardInterrupt is not enough: during an import it leaves a half-loaded package, which an extension module's init
+    reports as another error; in callbacks of the garbage collector, Python drops it. Nothing needs cleaning up, because
+    files are written atomically, and child processes end with this process.
     """
     if hasattr(signal, "SIGINT"):
         owner = os.getpid()
 
         def end(number: int, frame: FrameType | None) -> None:
-            # Of several ranks on one terminal, only rank 0 prints it.
+            # Of several ranks on one terminal, only rank 0 prints the line.
             if os.getpid() == owner and os.environ.get("RANK", "0") == "0":
                 _say(b"dlplacer: interrupted\n")
             os._exit(INTERRUPTED)
 
         signal.signal(signal.SIGINT, end)
-        # While Python unloads its modules (with torch, for much of a second) it restores the system's handler in place
-        # of ours, but not of SIG_IGN: a command that is done has succeeded.
+        # While Python unloads its modules (with torch, for much of a second), it replaces our handler by the system's,
+        # but keeps SIG_IGN. So Ctrl-C cannot fail a command that is done.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 def end_with_launcher() -> None:
     """Under torchrun, have the system end this rank when torchrun ends, or end it now if torchrun has ended.
 
-    A killed torchrun does not notify its ranks, and they would wait for its store for minutes.
+    A killed torchrun does not notify its ranks, which would wait for minutes for its store.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return

@@ -23,7 +23,7 @@ _EPILOG = (
 
 
 def build_parser(words: Sequence[str] | None = None) -> Parser:
-    """The parser of the command line; for commands that were not typed it knows only the names."""
+    """The parser of the command line; commands that are not in `words` have no options (None: all have)."""
     parser = Parser(
         prog="dlplacer",
         description="Decide where every op of a model should run, prove how good that plan is, and run it.",
@@ -42,7 +42,7 @@ def build_parser(words: Sequence[str] | None = None) -> Parser:
 
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Print dlplacer's warnings as lines on stderr; leave others unchanged."""
+    """Print dlplacer's warnings as lines on stderr; leave other warnings unchanged."""
 
     with warnings.catch_warnings():
         shown: Any = warnings.showwarning

@@ -14,13 +14,13 @@ _HEAD = "examples:"
 
 
 class Given(dict[str, Any]):
-    """The typed arguments by parameter; omitted ones are missing, so that defaults apply."""
+    """The arguments of a command by parameter; omitted arguments are missing, so that defaults apply."""
 
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
 
     def of(self, function: Callable[..., Any]) -> dict[str, Any]:
-        """The typed arguments that a function takes."""
+        """The arguments of the command that a function takes."""
         return {name: self[name] for name in parameters_of(function) if name in self}
 
 
@@ -28,10 +28,10 @@ class Given(dict[str, Any]):
 class Command:
     """A sub-command that offers a function on the command line.
 
-    `call` names the function in `dlplacer` whose parameters become options; it is empty if the action calls several.
-    `own` holds options of the command itself: rows of declarations, or names of declared ones. `action` maps the typed
-    arguments to an exit code; None calls the function, then writes and prints its result. `doing` names the work in
-    progress lines; `says` is printed when the first Ctrl-C stops it. `subject` selects the
+    `call` names the function in `dlplacer` whose parameters become options; it is empty if the action calls none
+    or several. `own` holds options of the command itself: rows of declarations, or names of declared ones. `action`
+    takes the arguments and returns an exit code; None calls the function, then writes and prints its result. `doing`
+    names the work in progress lines; `says` is printed when the first Ctrl-C stops the work. `subject` selects the
     pictures that are offered. An example is the arguments of ``dlplacer``, then ``  # `` and their effect.
     """
 
@@ -126,6 +126,6 @@ def _add_parameter(parser: Any, parameter: Parameter, required: bool) -> None:
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """The option ``-q``; on the command line it may precede or follow the command."""
+    """Add the option ``-q``, which may precede or follow the command."""
     text = "print only results, warnings and errors: no progress, no notes"
     parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=text)

@@ -37,7 +37,7 @@ def note(*texts: str | None) -> None:
 
 
 def told_written(*paths: object) -> None:
-    """Report written files on stderr unless quiet; a path that was not asked for is None."""
+    """Report written files on stderr unless quiet; None is skipped."""
     for path in filter(None, () if _quiet else paths):
         print(f"wrote {path}", file=sys.stderr)
 
@@ -83,7 +83,7 @@ def _text_of(told: tuple[Any, ...]) -> str:
 
 @contextlib.contextmanager
 def interruptible(announcement: str) -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, printing an announcement; a second one interrupts at once."""
+    """An event that the first Ctrl-C sets, printing an announcement; a second Ctrl-C interrupts at once."""
     stop = threading.Event()
     with stop_on_interrupt(stop, lambda: print(f"\ndlplacer: {announcement}", file=sys.stderr)):
         yield stop
@@ -91,7 +91,7 @@ def interruptible(announcement: str) -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def progress(what: str, limit_s: float | None = None) -> Iterator[Show]:
-    """A function that shows the command's progress; `limit_s` is its expected time."""
+    """A function that shows the command's progress; `limit_s` is the expected time of the work."""
     line = _Line(what, limit_s)
     if _quiet or not sys.stderr.isatty():
         yield line.show
@@ -106,7 +106,7 @@ def progress(what: str, limit_s: float | None = None) -> Iterator[Show]:
 
 @contextlib.contextmanager
 def usable_streams() -> Iterator[None]:
-    """Streams to which anything can be printed during a command; a closed pipe ends it.
+    """Make the standard streams accept any text during a command; a closed pipe ends the process.
 
     Characters that the locale's encoding lacks become question marks; text for a stream that is closed is dropped.
     """

@@ -1,1 +1,1 @@
-"""Frozen data that every package shares: errors, units, graph, topology, options, plan, result."""
+"""Frozen data that every package shares: errors, units, graph, topology, options, plan, tables."""

@@ -1,6 +1,6 @@
 """Abilities of values that need packages above core: saving themselves, and showing themselves in a notebook.
 
-Core must not know the functions; `dlplacer/__init__.py` names them in `PROVIDERS`, and they are imported when needed.
+`dlplacer/__init__.py` names the functions that do this in `PROVIDERS`; core imports a function only when it is needed.
 """
 
 from os import PathLike
@@ -26,7 +26,7 @@ class Shown:
         return frame
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the value atomically, as a file that dlplacer reads or as its figures in JSON, and return the path.
+        """Write the value atomically, as a file that dlplacer reads or as `to_dict` in JSON, and return the path.
 
         Raises InputError if the file cannot be written.
         """

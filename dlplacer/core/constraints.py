@@ -12,7 +12,7 @@ from dlplacer.core.record import Filled, Name, Record, record
 class Constraints(Record):
     """The user's constraints, in addition to those of the ops themselves (`Op.devices`, `Op.colocate`).
 
-    `pins`: op id → the device that must run it, by name or by type. `colocate`: sets of op ids; the ops of a set share
+    `pins`: op id → name or type of the device that must run the op. `colocate`: sets of op ids; the ops of a set share
     a device. Constraints leave the structure of a captured graph unchanged.
     """
 
@@ -28,9 +28,9 @@ class Constraints(Record):
         return frozenset(self.pins).union(*self.colocate)
 
     def added(self, other: "Constraints") -> "Constraints":
-        """The constraints of both.
+        """These constraints together with `other`.
 
-        Raises InputError if they pin an op to two devices.
+        Raises InputError if an op is then pinned to two devices.
         """
         for op, device in other.pins.items():
             if self.pins.get(op, device) != device:

@@ -1,4 +1,4 @@
-"""The exceptions of dlplacer; `exit_code` is what the command line returns for them."""
+"""The exceptions of dlplacer; `exit_code` is the exit status of a command that ends with the exception."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,13 +15,13 @@ class DlplacerWarning(UserWarning):
 
 
 class InputError(DlplacerError):
-    """Something the user gave cannot be used: a value, a name, a combination of options."""
+    """An input of the user cannot be used: a value, a name, a combination of options."""
 
     exit_code = 2
 
 
 class FileFormatError(InputError):
-    """A file breaks its format: a line per mistake, each with the path of the field (``nodes[3].time_s: ...``)."""
+    """A file breaks its format; the message has a line per mistake, with the field's path (``nodes[3].time_s``)."""
 
     def __init__(self, where: str, mistakes: Sequence[str]) -> None:
         self.where = where
@@ -39,7 +39,7 @@ class MismatchError(InputError):
 
 
 class InfeasibleError(DlplacerError):
-    """No plan can exist: the message names the constraint to blame with its numbers."""
+    """No plan can exist; the message names the constraint to blame, with its numbers."""
 
     exit_code = 3
 
@@ -51,7 +51,7 @@ class NoPlanError(DlplacerError):
 
 
 class CheckError(DlplacerError):
-    """A plan breaks rules of the problem: one line per violation, starting with the rule's name."""
+    """A plan breaks rules of the problem; each violation is a text that starts with the name of the rule."""
 
     exit_code = 5
 

@@ -18,7 +18,7 @@ in_short = _brief.repr
 
 
 def brief(value: object) -> str:
-    """The value, shortened to part of a line, with its type: ``'25' (str)``; the type alone if it has no literal."""
+    """A value, shortened to part of a line, with its type: ``'25' (str)``; only the type if it has no literal."""
     kind = type(value).__name__
     if value is None:
         return "None"
@@ -53,7 +53,7 @@ def printable(text: str) -> str:
 
 
 def refuse(owner: str, name: str, value: object, accepted: str) -> InputError:
-    """The InputError for a value of the wrong type: its owner, the value and the accepted types."""
+    """The InputError for a value of the wrong type; the message has the owner, the value and the accepted types."""
     prefix = f"{owner}: " if owner else ""
     return InputError(f"{prefix}{name} is {brief(value)}; give {accepted}")
 
@@ -65,7 +65,7 @@ def expect(owner: str, name: str, value: object, kinds: Kinds, accepted: str) ->
 
 
 def unknown(what: str, name: object, known: Iterable[str], where: str) -> InputError:
-    """The InputError for an unknown name; it lists similar known names, or the first ones if none is similar."""
+    """The InputError for an unknown name; the message lists similar names, or else the first."""
     if not isinstance(name, str):
         return refuse(where, what, name, f"the id of one of its {what}s")
     names = list(known)

@@ -1,4 +1,4 @@
-"""The dataflow graph of a model: ops K and edges E of the paper's Table 2."""
+"""The dataflow graph of a model: ops K and edges E of table 2 of Pal et al. 2019."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -28,10 +28,10 @@ class OpGraph(Shown, Record):
     <OpGraph 'tiny': 2 ops, 1 edge>
 
     `capture` holds the settings of the graph's capture, and `structure_sha256` hashes everything but costs; both are
-    None if it was not captured from a model. `known` is a known result: topology, options, makespan_s, source.
+    None if the graph was not captured from a model. `known` is a known result: topology, options, makespan_s, source.
 
-    Raises InputError for ids given twice, edges that name an unknown op or output, edges of one tensor that disagree, a
-    cycle, or constraints on an unknown op.
+    Raises InputError if there are no ops, an id is repeated, an edge names an unknown op or output, edges of one tensor
+    disagree, the graph has a cycle, or a constraint names an unknown op.
     """
 
     ops: tuple[Op, ...]
@@ -87,7 +87,7 @@ class OpGraph(Shown, Record):
     def op(self, op_id: str) -> Op:
         """The op of this id.
 
-        Raises InputError if there is none; it suggests ops with similar ids.
+        Raises InputError if there is none; the message suggests ops with similar ids.
         """
         try:
             return self.ops[self.index[op_id]]
@@ -108,7 +108,7 @@ class OpGraph(Shown, Record):
     def output_parts(self) -> Mapping[str, tuple[OutputPart, ...]]:
         """Op id → the parts of its `output_bytes` that are freed separately: one for each output.
 
-        An output that becomes a gradient may be charged to its parameter; then it is no part. If the sizes of the
+        An output that becomes a gradient may be charged to its parameter, and is then no part. If the sizes of the
         outputs do not add up to `output_bytes`, all outputs form one part.
         """
         return {op.id: tuple(self._parts_of(op)) for op in self.ops if op.output_bytes}
@@ -164,7 +164,7 @@ class OpGraph(Shown, Record):
 
 
 def reference_mistakes(noun: str, nodes: Iterable[Any], edges: Iterable[Any]) -> Iterator[str]:
-    """A mistake for each id given twice and each end of an edge that is not a known id."""
+    """A message for each repeated id, and for each end of an edge that is not a known id."""
     known: set[str] = set()
     for node in nodes:
         if node.id in known:
@@ -177,7 +177,7 @@ def reference_mistakes(noun: str, nodes: Iterable[Any], edges: Iterable[Any]) ->
 
 
 def graph_mistakes(ops: Sequence[Op], edges: Sequence[Edge]) -> Iterator[str]:
-    """All mistakes but a cycle: wrong references, outputs that a source lacks, edges of one tensor that disagree."""
+    """A message for each mistake but cycles: wrong references, missing outputs, edges of one tensor that disagree."""
     if not ops:
         yield "the graph has no ops; add at least one node"
     yield from reference_mistakes("op", ops, edges)

@@ -1,4 +1,4 @@
-"""Ops and edges: durations Δ(k), footprints M(k) and bytes D(e) of the paper's Table 2."""
+"""Ops and edges: durations Δ(k), footprints M(k) and bytes D(e) of table 2 of Pal et al. 2019."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Op(Record):
     origin
         Ids of the ops that a rewrite made this op from; empty for an original op.
     colocate
-        Name of a group; its ops run on one device.
+        Name of a group whose ops run on one device; None without a group.
     devices
         Names or types of the devices that may run the op; None allows all.
     attrs
@@ -69,7 +69,7 @@ class Op(Record):
         return self.weight_bytes + self.gradient_bytes + self.state_bytes + self.output_bytes + self.workspace_bytes
 
     def time_on(self, device_type: str) -> float | None:
-        """Δ(k) in seconds on a device of this type, or None if the graph does not give it."""
+        """Δ(k) in seconds on a device of this type, or None if it is unknown."""
         return self.time_s.get(device_type) if isinstance(self.time_s, Mapping) else self.time_s
 
 

@@ -9,7 +9,7 @@ from dlplacer.core.record import OneOf, Record, record
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """An objective: `figure` is the field of `Plan` that it minimises and that bound and gap refer to.
+    """An objective: `figure` is the field of `Plan` that is minimised, and that lower bound and gap refer to.
 
     With `ends_pay` a transfer adds to the loads of its sender and receiver, except on synchronous devices (host cores).
     """
@@ -20,7 +20,7 @@ class Objective:
 
     @property
     def is_makespan(self) -> bool:
-        """True if the objective is the time of one step, and not of a step in steady state."""
+        """True if the objective is the time of one step; False if it is the time per step in steady state."""
         return self.figure == "makespan_s"
 
 
@@ -54,7 +54,7 @@ class Options(Record):
     >>> dp.Options(memory="sum").to_dict()["memory"]
     'sum'
 
-    Raises InputError if a value is not among `CHOICES`.
+    Objectives other than the makespan set `routing` to shortest. Raises InputError if a value is not among `CHOICES`.
     """
 
     contention: Annotated[str, OneOf(CHOICES["contention"])] = "link"
@@ -76,7 +76,7 @@ class Options(Record):
 
     @classmethod
     def paper(cls) -> "Options":
-        """The assumptions of the paper's equations 7–13."""
+        """The assumptions of eq. 7–13 of Pal et al. 2019."""
         return cls("none", "store-and-forward", "free", "edge", "sum", "joint")
 
     def to_dict(self) -> dict[str, Any]:

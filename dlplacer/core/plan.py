@@ -1,4 +1,4 @@
-"""A plan: placement P, start times T and routes C of the paper's Table 2, with the problem that it solves."""
+"""A plan: placement P, start times T and routes C of table 2 of Pal et al. 2019, with the problem that it solves."""
 
 import math
 import sys
@@ -18,7 +18,7 @@ from dlplacer.core.units import format_seconds
 
 STATUSES = ("optimal", "feasible")
 Moment = Annotated[float, Number("seconds", at_least=-sys.float_info.max)]
-"""A time in a plan; it may be negative, because `dlplacer.check` reports times before the step."""
+"""A time in a plan in seconds; negative times are allowed, so that `dlplacer.check` can report them."""
 
 
 @record(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class TransferSegment(Record):
 
 @record(frozen=True, slots=True)
 class Transfer(Record):
-    """A tensor on its way from the device of its producer `source` to the device `target`.
+    """The transfer of a tensor from the device of the op `source`, its producer, to the device `target`.
 
     At a device that relays the tensor, one segment ends and the next begins.
     """
@@ -59,7 +59,7 @@ class Transfer(Record):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of the nodes on its route, both ends included."""
+        """The names of the nodes on the route, both ends included."""
         return (self.segments[0].route[0][0], *(end for segment in self.segments for _, end in segment.route))
 
     @property
@@ -75,7 +75,7 @@ class Transfer(Record):
 
 @record(frozen=True, slots=True)
 class DeviceMemory(Record):
-    """Capacity (None if unlimited) and peak use of a device under the plan's memory rule."""
+    """Bytes of a device: capacity (None if unlimited), and peak use under the plan's `memory` option."""
 
     capacity_bytes: Bytes | None
     peak_bytes: Bytes
@@ -97,9 +97,9 @@ class Plan(Shown, Record):
     lower_bound_s
         A value of the objective that no plan can beat.
     gap
-        (objective − bound) ÷ objective, for the problem in ticks.
+        (objective − bound) ÷ objective; from values in ticks, unless ticks are too coarse or ops wait for dispatch.
     rounding_s
-        Seconds between objective and bound that rounding to ticks may hide; 0 if ticks are exact.
+        Seconds by which the objective exceeds its value in ticks, because times are rounded down; 0 if ticks are exact.
     ops
         In execution order per device.
     period_s
@@ -165,7 +165,7 @@ class Plan(Shown, Record):
 
     @cached_property
     def busy_s(self) -> Mapping[str, float]:
-        """Device id → seconds during which it runs ops."""
+        """Device id → seconds during which the device runs ops."""
         busy_s = dict.fromkeys(self.topology.device_index, 0.0)
         for entry in self.ops:
             busy_s[entry.device] += entry.end_s - entry.start_s
@@ -182,8 +182,8 @@ class Plan(Shown, Record):
 
 def tolerance_s(topology: Topology, ops: Iterable[ScheduledOp], transfers: Iterable[Transfer]) -> float:
     """Tolerance of times in seconds: 1e-9 × the time of all ops, transfers and issues in series, plus 1e-15."""
-    # Only the plan's own durations count: on a slow, unused device a step may be so long that its billionth hides an
-    # op. A wrong duration cannot hide itself, because it adds only 1e-9 of its length.
+    # Only the plan's own durations count, because the step may be so long on a slow, unused device that a billionth of
+    # it hides an op. A wrong duration cannot hide itself, because it adds only 1e-9 of its length.
     entries: list[ScheduledOp | Transfer] = [*ops, *transfers]
     issue_s = max((device.dispatch_s or 0.0 for device in topology.devices), default=0.0)
     horizon_s = sum(abs(entry.end_s - entry.start_s) for entry in entries) + len(entries) * issue_s

@@ -18,7 +18,7 @@ from dlplacer.core.units import parse_quantity
 
 _UNKNOWN = "unknown field; remove it or put it under 'meta'"
 _TEXTS = {"extra_forbidden": _UNKNOWN, "unexpected_keyword_argument": _UNKNOWN, "missing": "is required, but missing"}
-"""Kind of mistake → text that replaces pydantic's and omits the value."""
+"""Kind of mistake → text that replaces pydantic's text and omits the value."""
 _NUMBER, _TABLE = "<number>", "<table>"
 TAGS = (_NUMBER, _TABLE, "[key]", "<device>", "<router>")
 """Parts of pydantic's paths that are not fields."""
@@ -87,9 +87,9 @@ if TYPE_CHECKING:
 else:
 
     def record(kind: Any = None, /, **settings: Any) -> Any:
-        """Like `dataclasses.dataclass`, with checked fields: InputError names the record, the field and its value.
+        """Like `dataclasses.dataclass`, with checked fields; an InputError names the record, the field and its value.
 
-        pydantic is loaded when a class gets its first instance, so that help texts need not load it.
+        pydantic is loaded when a class gets its first instance, so that ``--help`` need not load it.
         """
         if kind is None:
             return partial(record, **settings)

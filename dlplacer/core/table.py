@@ -68,7 +68,7 @@ class Table:
 
     @classmethod
     def described(cls, rows: Iterable[Any], *columns: str, title: str = "") -> "Table":
-        """The table of rows under columns given as ``name|head|format|missing``; all parts but the name are optional.
+        """The table of rows under columns written ``name|head|format|missing``; all parts but the name are optional.
 
         Rows are tuples, or objects whose attributes have the names of the columns.
         """
@@ -101,7 +101,7 @@ class Table:
 
     @property
     def sides(self) -> list[str]:
-        """Alignment of each column: texts left, figures right."""
+        """Alignment of each column: ``right`` if all values are numbers or None, else ``left``."""
         columns = zip(*self.rows, strict=True)
         figures = [all(isinstance(value, int | float | None) for value in column) for column in columns]
         return ["right" if figure else "left" for figure in figures or [False] * len(self.columns)]
@@ -127,7 +127,7 @@ class Table:
 
 
 def column_of(name: str) -> Column:
-    """The column for figures of this name, whose ending gives their unit."""
+    """The column for values of this name; the ending of the name gives the unit."""
     end = next((end for end in _UNITS if name.endswith(end)), "")
     head = name.removesuffix(end) if end in ("_s", "_bytes") else name
     return Column(name, head.replace("_", " "), _UNITS.get(end, "any"))

@@ -1,4 +1,4 @@
-"""The hardware graph: devices N, routers R, links L, rates B(l), latencies L(l) and capacities Mem(n) of Table 2."""
+"""The hardware graph: devices N, routers R, links L, and B(l), L(l) and Mem(n) of table 2 of Pal et al. 2019."""
 
 import sys
 from collections import Counter
@@ -25,11 +25,11 @@ class Device(Record):
     memory_bytes
         Mem(n); None if unlimited.
     flops_per_s, memory_bytes_per_s
-        Peak rate, one or one per dtype, and rate of the device's own memory, for the roofline.
+        For the roofline: peak rate, one number or one per dtype, and rate of the device's own memory.
     dispatch_s
-        Seconds that its host process needs to issue an op that takes time; None if unknown, which counts as 0.
+        Seconds that the host process needs to issue an op that takes time; None if unknown, which counts as 0.
     process
-        Name of that process, which issues one op at a time for all devices that name it; empty for one of its own.
+        Name of the host process, which issues one op at a time for its devices; if empty, the device has its own.
     asynchronous
         True if ops are issued ahead and queue at the device, as on GPUs. Otherwise an op runs inside the call that
         issues it, and its time includes that call, as on CPU cores. See `dlplacer.problem.dispatch`.
@@ -86,7 +86,7 @@ class Link(Record):
         return self.bytes_per_s * self.count
 
     def direction(self, hop: tuple[str, str]) -> tuple[str, str]:
-        """The link direction that a hop uses; with half duplex both hops share one, its ends in name order."""
+        """The link direction of a hop; a half-duplex link has one for both hops, with its ends in name order."""
         return hop if self.duplex == "full" else (min(hop), max(hop))
 
 
@@ -146,7 +146,7 @@ class Topology(Shown, Record):
     def device(self, device_id: str) -> Device:
         """The device of this id.
 
-        Raises InputError if there is none; it suggests devices with similar ids.
+        Raises InputError if there is none; the message suggests devices with similar ids.
         """
         try:
             return self.devices[self.device_index[device_id]]

@@ -36,7 +36,7 @@ _QUANTITY = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s
 def parse_quantity(text: str, dimension: str) -> float:
     """The value of ``"25 GB/s"`` or ``"1.5 us"`` in SI base units; `dimension` is a key of `UNITS`.
 
-    Raises ValueError if the text is not a number, its unit has another dimension, or it is too large for a float.
+    Raises ValueError if the text is no number, its unit has another dimension, or the value is too large for a float.
     """
     match = _QUANTITY.fullmatch(text.strip())
     units = UNITS[dimension]

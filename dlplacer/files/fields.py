@@ -17,14 +17,14 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 class FileModel(BaseModel):
-    """A file, whose ``format`` is `FORMAT`, or a part of one; a field that it does not list is a mistake."""
+    """The content of a file of format `FORMAT`, or of a part of a file; an unknown field is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     FORMAT: ClassVar[str] = ""
 
     @classmethod
     def load(cls, source: Any, where: str = "") -> Self:
-        """The checked content of the file at a path or, with `where` as its name in messages, of a JSON value.
+        """The checked content of the file at `source` or, if `where` names it for messages, of the JSON value `source`.
 
         Raises FileFormatError with one line per mistake.
         """
@@ -40,7 +40,7 @@ class FileModel(BaseModel):
 
     @classmethod
     def read(cls, source: Any, where: str = "") -> Any:
-        """The `value` of the content that `load` returns."""
+        """The value that a file, or a JSON value, describes; parameters and errors as in `load`."""
         return built(where or str(source), cls.load(source, where).value)
 
     @classmethod

@@ -200,7 +200,7 @@ def _head(kind: type[FileModel], value: OpGraph | Topology) -> dict[str, Any]:
 
 
 def _numbered(edges: Iterable[Any]) -> Iterator[tuple[Any, tuple[str, str], int]]:
-    """Every edge, or its object in a file, with its ends and its number, from 1, among the edges between them."""
+    """Every edge, or its object in a file, with its ends and its number, from 1, among the edges with these ends."""
     count: Counter[tuple[str, str]] = Counter()
     for edge in edges:
         found = edge if isinstance(edge, dict) else {name: getattr(edge, name, "") for name in ("source", "target")}
@@ -218,7 +218,7 @@ _COSTS = ("time_s", "flops", "bytes_accessed", "workspace_bytes", "meta")
 
 
 def structure_sha256(graph: OpGraph) -> str:
-    """SHA-256 of the ops and edges without times, FLOPs, bytes accessed, workspace and ``meta``."""
+    """SHA-256 of a graph's ops and edges without times, FLOPs, bytes accessed, workspace and ``meta``."""
     value = graph_to_dict(graph)
     edges = [{key: field for key, field in edge.items() if key != "meta"} for edge in value["edges"]]
     return hashlib.sha256(json.dumps([_without_costs(value), edges], sort_keys=True).encode()).hexdigest()

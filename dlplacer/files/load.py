@@ -17,7 +17,7 @@ _FOLDERS = {"graph": "graphs", "topology": "topologies"}
 
 
 def load_graph(name: str | PathLike[str]) -> OpGraph:
-    """The graph in a file, or a shipped one by its name: ``inception_v3-train``.
+    """The graph in a file, or the shipped graph of a name such as ``inception_v3-train``.
 
     Raises InputError if there is no such file; FileFormatError with every mistake and its path.
     """
@@ -27,14 +27,14 @@ def load_graph(name: str | PathLike[str]) -> OpGraph:
 
 
 def load_topology(name: str | PathLike[str]) -> Topology:
-    """The topology in a file, or a shipped one by its name: ``dgx1-v100-2gpu``. Errors as in `load_graph`."""
+    """The topology in a file, or the shipped one of a name such as ``dgx1-v100-2gpu``. Errors as in `load_graph`."""
     from dlplacer.files.formats import read_topology
 
     return read_topology(locate(name, "topology"))
 
 
 def load_plan(path: str | PathLike[str]) -> Plan:
-    """The plan in a file, which only `dlplacer.check` validates. Errors as in `load_graph`."""
+    """The plan in a file; only `dlplacer.check` tests whether it obeys the rules. Errors as in `load_graph`."""
     from dlplacer.files.formats import read_plan
 
     expect("", "path", path, (str, PathLike), "the path of a plan file")
@@ -44,7 +44,7 @@ def load_plan(path: str | PathLike[str]) -> Plan:
 
 
 def save(value: Any, path: str | PathLike[str]) -> Path:
-    """Write a graph, a topology, a plan, or the figures of a result (`Result.save` writes the plan); return the path.
+    """Write a graph, a topology or a plan as its file, or another result as the JSON of `to_dict`; return the path.
 
     Raises InputError if the value has no file format, or the file cannot be written.
     """
@@ -70,7 +70,7 @@ def shipped_names(folder: str) -> tuple[str, ...]:
 
 
 def locate(name: str | PathLike[str], kind: str) -> Path:
-    """The path of a ``graph`` or ``topology`` file, given as a path or as the name of a shipped one.
+    """The path of a ``graph`` or ``topology`` file; `name` is a path or the name of a shipped file.
 
     Raises InputError if there is no such file; the message lists the shipped names.
     """

@@ -138,7 +138,7 @@ def write_text(path: str | PathLike[str], text: str) -> None:
 
 
 def render_json(value: Any, depth: int = 0) -> str:
-    """JSON text with one line per entry for lists of objects in the outer three levels of objects."""
+    """The JSON text of a value; in the outer three levels of objects, lists of objects have a line per entry."""
     pad, inner = "  " * depth, "  " * (depth + 1)
     if isinstance(value, dict) and value and depth < 3:
         texts = {key if isinstance(key, str) else _line(key): entry for key, entry in value.items()}
@@ -151,4 +151,4 @@ def render_json(value: Any, depth: int = 0) -> str:
 
 
 _line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-"""JSON text of a value in one line; `json.dumps` makes an encoder per call, half of its time for short lines."""
+"""JSON text of a value in one line; `json.dumps` makes an encoder per call, which doubles its time for short lines."""

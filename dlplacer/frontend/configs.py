@@ -1,4 +1,4 @@
-"""The decoder in a file (config.json, GGUF header or safetensors index); a row for each family gives the shapes."""
+"""Read the decoder in a config.json, GGUF header or safetensors index; a table of model families gives the shapes."""
 
 import math
 from collections import Counter
@@ -49,7 +49,7 @@ FAMILIES = {
     for names, told in (row.split(" | ") for row in _ROWS.strip().splitlines())
     for name in names.split()
 }
-"""``model_type`` of config.json → its row."""
+"""``model_type`` of config.json → its family."""
 
 _ALIASED = """
 gemma3=gemma3_text mistral3=mistral ministral=mistral gptneox=gpt_neox phi2=phi deepseek2=deepseek_v3
@@ -296,9 +296,9 @@ class _Shapes:
 
 
 def _vision(config: Mapping[str, Any], shapes: _Shapes) -> Iterator[DecoderPart]:
-    """A vision tower as a plain transformer: 4 h² + 2 h i elements in a layer, plus the patch embedding.
+    """A plain transformer as vision tower: a patch embedding, and layers of 4 h² + 2 h i elements (widths h, inner i).
 
-    If it merges patches, two matrices project them to the text's width, which Qwen2-VL calls hidden_size.
+    If the tower merges patches, two matrices project them to the width of the text, which Qwen2-VL calls hidden_size.
     """
     told = config.get("vision_config")
     if isinstance(told, Mapping) and (told.get("embed_dim") or told.get("hidden_size")):
@@ -314,7 +314,7 @@ def _vision(config: Mapping[str, Any], shapes: _Shapes) -> Iterator[DecoderPart]
         factors = layers * (4 * hidden * hidden + 2 * hidden * inner) + 3 * frames * patch * patch * hidden
         merged = hidden * number("spatial_merge_size") ** 2
         factors += merged * (merged + number("out_hidden_size", default=shapes.hidden))
-        # A decoding step skips it: the image was read with the prompt.
+        # A decoding step skips the vision tower: the image was read with the prompt.
         yield DecoderPart("vision", None, ("vision_tower",), shapes.plain(factors), 0, 0)
 
 

@@ -1,1 +1,1 @@
-"""Topologies of real machines (this host, NVIDIA's tools and libraries, other programs), and their costs."""
+"""Topologies of real machines, from this host, NVIDIA's tools and other programs; and costs of ops and transfers."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from heapq import merge
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from statistics import fmean
 
 from dlplacer.core.plan import Plan
@@ -17,15 +17,15 @@ from dlplacer.runtime.profile.op_times import OpTimes, OwnStep, side_by_side, ty
 
 _ROUNDS = 3
 SHORT_S = 1.0
-"""Shorter steps are timed after untimed ones, because the work before has filled the caches with its own data."""
+"""A shorter step is timed after untimed ones, because the work before it has filled the caches with other data."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted step, in seconds; `plan` is that of the slowest replica.
+    """The predicted step, in seconds; `plan` is the replayed plan of the slowest replica.
 
     `alone_s` is the total time of a replica's ops while no other device works, a mean over replicas. `busy_s` is the
-    total in `plan`, with its overlap. `contention` is the total while all used devices work ÷ `alone_s`. `host_s` is
+    total time of the ops in `plan`. `contention` is the total time while all used devices work ÷ `alone_s`. `host_s` is
     the time before the devices start and after they end. `dispatch_s` is the cost of issuing an op; 0 for cores.
     """
 
@@ -38,13 +38,13 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts a plan from the ops of each device, timed without the plan's transfers: alone, and side by side.
+    """Predicts a plan's step from the times of each device's ops, taken without transfers, alone and side by side.
 
     In a plan, an op runs beside others for a share of its time: it takes alone + share × (side by side − alone). The
-    replayed plan gives the share. Op times are independent of the predicted step. Replicas wait for each other at every
+    replayed plan gives the share. No op time is taken from the predicted step. Replicas wait for each other at every
     collective, so the slowest replica counts.
 
-    `own`: device of the plan → its own ops, for the devices of this process; by default made from the placed job.
+    `own`: device of the plan → the device's own ops, for devices of this process; by default made from the placed job.
     """
 
     def __init__(self, placed: PlacedJob, group: OneProcess, own: Mapping[str, OwnStep] | None = None) -> None:
@@ -70,8 +70,9 @@ class Predictor:
 
     def warm_up(self) -> None:
         """Run the ops untimed: segments are compiled in the first call, CUDA graphs captured by the third."""
-        for _ in range(_ROUNDS):
-            side_by_side(OwnStep.plain, list(self._own.values()))
+        self._placed.placed.zero_grad(set_to_none=True)
+        for kind in [*["plain"] * _ROUNDS, "recorded"] if self._own else []:
+            side_by_side(methodcaller(kind), list(self._own.values()))
 
     def sample(self) -> None:
         """Time the ops once more, alone and side by side; called between steps of the plan."""
@@ -85,10 +86,9 @@ class Predictor:
             self._take("together", list(self._own))
 
     def predict(self, host_s: float) -> Prediction:
-        """The prediction from all samples and the host's share of recorded steps; the same on all processes."""
+        """The prediction from all samples, and from the host's time in recorded steps; the same on all processes."""
         own = {kind: self._typical(kind) for kind in self._samples}
-        replicas: list[dict[str, dict[str, float]]]
-        replicas = [{kind: {} for kind in own} for _ in range(self._group.replicas)]
+        replicas = [{kind: dict[str, float]() for kind in own} for _ in range(self._group.replicas)]
         for replica, theirs in zip(self._group.replica_of, self._group.gathered(own), strict=True):
             for kind, times in theirs.items():
                 replicas[replica][kind] |= times
@@ -128,7 +128,7 @@ class Predictor:
         return plan
 
     def _replayed(self, times: OpTimes) -> Plan:
-        # The samples contain no collectives: the group knows their times.
+        # The samples contain no collectives; the group adds measured times of these.
         known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}
         types = {device.type for device in self._group.topology.devices}
         graph = self._group.with_exchange(with_measured_times(self._plan.graph, dict.fromkeys(types, known)))

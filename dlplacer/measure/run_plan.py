@@ -44,7 +44,7 @@ _LEAST, _MOST = 5, 40
 _SURE = 0.03
 # The first two to six steps take up to 2.5 times as long, while heaps fill; some models never settle within 3 %.
 _SETTLED, _MOST_WARMUP, _MOST_WARMUP_S = 0.03, 12, 10.0
-# After another configuration, a step of 10 ms takes up to 25 % longer, the next one up to 10 %, the fourth no longer.
+# After a step of another kind, a step of 10 ms takes up to 25 % longer, the next one up to 10 %, the fourth no longer.
 _UNTIMED_S, _MOST_UNTIMED = 0.1, 4
 
 
@@ -58,12 +58,12 @@ def alternated_times(
 ) -> dict[str, list[float]]:
     """Name → seconds of its step in every round; the steps alternate, and so does their order.
 
-    Each compared step warms up `warmup` times, then on until two in a row differ by at most 3 %, for 12 steps or 10 s.
-    Untimed steps precede each short compared step, because the previous step has filled the caches with its own data.
+    Each compared step first warms up: `warmup` times, at least twice, then until two successive times differ by at most
+    3 %, or 12 steps or 10 s are over. Untimed steps precede each short compared step, because caches hold other data.
     Without a `count`, there are 5 to 40 rounds, until all compared medians are certain to about 3 %, judged by their
     quartiles; no round begins that would end after a minute. Steps that are not `compared` only take turns.
 
-    `timed` runs a step and returns its seconds. They alone decide the number of rounds, so processes with equal seconds
+    `timed` runs a step and returns its seconds, which alone decide the number of rounds: processes with equal seconds
     run equally many rounds. `on_round` gets the number of each round, and the share of time or rounds that is over.
     """
     ahead = {name: _warm_up(step, warmup, timed) for name, step in steps.items() if name in compared}
@@ -128,7 +128,7 @@ def run(
 
     The prediction is made anew: links are timed, and between steps of the placed module every device runs its own ops
     (`Predictor`). `RunReport.plan_makespan_s` is the plan's own makespan, under the costs used for planning. A device
-    receives only tensors that the plan puts there, unless the whole model fits on one device.
+    holds only tensors that the plan puts there, unless one device can hold the whole model, for plain PyTorch.
 
     Parameters
     ----------
@@ -162,10 +162,10 @@ def run_over_ranks(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     segments: str = "eager",
 ) -> Run:
-    """Like `run`, for a plan over ranks; call it on every process of a group: all return the same.
+    """Like `run`, for a plan over ranks; every process of the group must call it, and all return the same run.
 
-    With `cut`, the job has the whole batch, and every replica takes its part; else the job has the batch of each
-    replica. Raises InputError if the job does not train, and the errors of
+    With `cut`, the job has the whole batch, of which every replica runs an equal part; else every replica runs the
+    whole job. Raises InputError if the job does not train, and the errors of
     `dlplacer.runtime.distributed.apply_ranks` and `PlacedModule.step`.
     """
     if job.mode != "train":
@@ -204,7 +204,7 @@ def measure(
     on_progress: StepReport,
     compiled: bool = False,
 ) -> Run:
-    """Compare a step's numbers with plain PyTorch's; time, record and predict steps; the same on every process.
+    """The result of a run: numbers compared with plain PyTorch's, times, records, prediction; equal on all processes.
 
     `reference`: a copy of the job's module from before the job was placed; plain PyTorch trains it.
     """

@@ -33,8 +33,8 @@ class RunReport:
         Replicas × `baseline_s` ÷ `predicted_s` or `measured_s`. Only the error of the prediction separates them. Like
         all figures that need plain PyTorch, they are None if the model fits on no device.
     max_abs_error
-        Largest difference of loss or any gradient from plain PyTorch in one process, the mean over the replicas' parts;
-        with an optimizer, of loss or any updated parameter. None for random steps.
+        Largest difference from plain PyTorch, which averages over the replicas' parts in one process: of the loss, of
+        any gradient (with an optimizer, updated parameter), or in inference of any tensor. None for random steps.
     largest_number
         The largest absolute value among these numbers in plain PyTorch.
     """
@@ -188,7 +188,7 @@ def _noise(report: RunReport) -> str | None:
 
 @dataclass(frozen=True, repr=False)
 class Run(Shown):
-    """A report, the predicted plan, and a recorded step of median length, over ranks that of the first replica."""
+    """A report, the predicted plan, and the recorded step of median length; over ranks, the first replica's step."""
 
     report: RunReport
     predicted: Plan
@@ -247,7 +247,7 @@ _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def shown_figures(report: RunReport) -> list[tuple[str, str]]:
-    """(name, value) of the figures of a run for a reader, the decisive ones first."""
+    """The results of a run as (name, text) pairs, the decisive ones first."""
     known = ((*shown, getattr(report, key)) for key, shown in _SHOWN.items())
     rows = [(name, write(value)) for name, write, value in known if value not in (None, ())]
     if report.max_abs_error is not None:
@@ -268,5 +268,5 @@ def _relative(difference: float, largest: float) -> str:
 
 
 def page_of_run(run: Run) -> str:
-    """An HTML page of a run: the predicted and the recorded step on one axis, and the figures."""
+    """An HTML page of a run: the predicted and the recorded step on one axis, and the results."""
     return run_page(run.predicted, run.measured, shown_figures(run.report), run.report.conclusion)

@@ -46,7 +46,7 @@ _COMPILED_TOLERANCE = 1e-3
 _LONGEST_PAUSE_S = 2e-3
 _NOMINAL_BYTES_PER_S = 1e10
 _STEPS, _WARMUP = 9, 4
-"""Timed steps, after enough warm-up steps for CUDA graphs, whose capture is in the third."""
+"""Number of timed steps, and of warm-up steps: enough for CUDA graphs, which are captured in the third step."""
 _SOLVE_S = 10.0
 
 
@@ -54,7 +54,7 @@ _SOLVE_S = 10.0
 class Check:
     """One check: the measured value, its upper limit, and a note for the reader.
 
-    `limit` is None if the value is only reported, `value` if these devices have nothing to measure.
+    `limit` is None if the value is only reported. `value` is None if there is nothing to measure, or the run failed.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """True if the value is within its limit, or one of them is None; a NaN is never within a limit."""
+        """True if the value is within its limit, or if value or limit is None; a NaN is never within a limit."""
         return self.limit is None or self.value is None or self.value <= self.limit
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Selftest(Shown):
-    """All checks in order of execution, versions and devices, and the measured links of the devices."""
+    """All checks in order of execution, versions and devices (`environment`), and the measured links (`topology`)."""
 
     devices: tuple[str, ...]
     checks: tuple[Check, ...]
@@ -114,7 +114,7 @@ def selftest(
     Numbers: random plans of the small models are compared with a run on the first device and with plain PyTorch there;
     the first model runs with every backend of segments. Races: each plan runs `repeats` times more, after a random
     pause of every device, and must give the same numbers, bit by bit on cores. The other checks only report latency
-    and rate of links, issue costs, and step times of the `timed` models. These run in plain PyTorch, and with every
+    and rate of links, issue costs, and step times of the `timed` models, which run in plain PyTorch, and with every
     backend on one and two devices.
     """
     if repeats < 1:
@@ -247,7 +247,7 @@ def _placed(
 def _outcome(
     build: Build, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice], segments: str = "eager"
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Loss, gradients and buffers after a step, and notes on segments; buffers only for a single eager step."""
+    """Loss, gradients and buffers after an eager step, or after several steps without buffers; notes on segments."""
     placed = _placed(build(), plan, captured, devices, segments)
     for _ in range(1 if segments == "eager" else _WARMUP):
         (loss,) = placed.step()
@@ -288,7 +288,7 @@ def nominal(devices: Sequence[RuntimeDevice]) -> Topology:
 def random_plan(graph: OpGraph, topology: Topology, seed: int) -> Plan:
     """A plan that puts every op, or colocation group, on a random device, ordered by HEFT with random op times.
 
-    A runtime must run it correctly, however slow it is.
+    A runtime must run such a plan correctly, however slow the plan is.
     """
     chooser, names = random.Random(seed), [device.id for device in topology.devices]
     home: dict[str, str] = defaultdict(lambda: chooser.choice(names))

@@ -1,4 +1,4 @@
-"""Split the ops that hold a plan's step up, plan again, and keep the shorter plan."""
+"""Split ops that run while other devices are idle, plan again, and keep the shorter plan."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,9 +35,9 @@ from dlplacer.runtime.profile.op_times import Times, measured_types, profile_ops
 from dlplacer.solvers.methods import schedules_by
 
 _JOINS = ("aten.cat", "aten.add")
-# Between 0 and 5 %, the overhead at which splitting 36 ops of Inception-V3 still pays in simulation.
+# Between 0 and 5 %: with an overhead of 5 %, splitting 36 ops of Inception-V3 still pays in simulation.
 _OVERHEAD = 0.03
-# Number of ops split together: 4, 6, 9, … of those that hold the step up for at least `_LEAST` of its time.
+# Number of ops split together: 4, 6, 9, … of those that keep others idle for at least `_LEAST` of the step.
 _FIRST, _GROWTH, _POWERS, _LEAST = 4, 1.5, 30, 0.0005
 # Far below the error of a prediction: choices among smaller gains would be random.
 _LEAST_GAIN = 0.001
@@ -80,9 +80,9 @@ class TracedStep:
 def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) -> list[OpSplit]:
     """A split into `parts` for each of the `ops` that can be cut so, in graph order.
 
-    If the first value that an op reads is cut along an axis, the op is cut along it too: a pool after a norm follows
-    the norm's cut along the channels. If that value is whole, or the op cannot follow, the op is cut along the first
-    axis of its rule, the cheapest.
+    If the first value that an op reads is cut along an axis, the op is cut along the same axis if possible: a pool
+    after a norm follows the norm's cut along the channels. Otherwise the op is cut along the first axis of its rule,
+    the cheapest.
     """
     cut_along: dict[str, int] = {}
     found = []
@@ -104,8 +104,8 @@ def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) ->
 def with_estimated_times(whole: OpGraph, graph: OpGraph) -> OpGraph:
     """The split `graph` with times from the `whole` graph; an op that is not split keeps its time.
 
-    A part takes its share of the whole op's time, by FLOPs or else by bytes, plus 3 %. Cuts and joins take the line
-    through the whole graph's joins. Device types on which some op has no time are left to the roofline.
+    A part takes its share of the whole op's time, by FLOPs or else by bytes, plus 3 %. Slices and joins take times from
+    a line through the whole graph's joins. Device types on which some op has no time are left to the roofline.
     """
     named = {kind for op in whole.ops if isinstance(op.time_s, Mapping) for kind in op.time_s}
     kinds = [kind for kind in named if all(op.time_on(kind) is not None for op in whole.ops)]
@@ -134,7 +134,7 @@ def _line(points: Sequence[tuple[float, float]]) -> AlphaBeta:
 class SplitChoice:
     """Splits, the graph with them, and the makespans of list schedules without and with them.
 
-    `evaluated`: number of sets tried.
+    `evaluated`: number of sets of splits tried.
     """
 
     splits: tuple[OpSplit, ...]
@@ -153,12 +153,12 @@ def choose_splits(
     stop: Event | None = None,
     on_progress: Callable[[SplitChoice], None] = lambda choice: None,
 ) -> SplitChoice:
-    """The best set of splits of ops that hold up a plan of the whole step, judged by list schedules; it may be empty.
+    """The best set of splits of ops, judged by list schedules; it may be empty.
 
-    An op holds the step up while it runs and other devices are idle. The ops that do so longest are split, in growing
-    sets, each into `parts`, by default one per device. If there is a `profile`, it times the parts of the best set,
-    beyond the time limit; the set is dropped unless the measured step is shorter. `on_progress` is called with every
-    set that is the best so far.
+    Candidates are the ops that run longest while other devices are idle in `plan`, a plan of the whole step. Growing
+    sets of candidates are split, each op into `parts`, by default one per device. A `profile` times the parts of the
+    best set, beyond the time limit; the set is dropped unless the step is shorter with these times. `on_progress` is
+    called with every set that is the best so far.
     """
     topology, until = plan.topology, time.monotonic() + time_limit_s
     shares = overlap_shares(plan, topology.device_index)
@@ -261,7 +261,7 @@ def place_with_splits(
 def whole_graph(
     step: TracedStep, graph: OpGraph | None, devices: Sequence[RuntimeDevice] = (), steps: int = 7, warmup: int = 2
 ) -> OpGraph:
-    """The step's graph without splits: the given one, profiled unless its times were measured on these devices.
+    """The step's graph without splits: `graph` or a new one, profiled unless its times were measured on these devices.
 
     Raises InputError if the given graph is not the step's.
     """

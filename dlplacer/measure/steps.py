@@ -50,7 +50,7 @@ class EagerStep:
         self._optimizer = _torch_optimizer(job, self.module)
 
     def step(self) -> tuple[torch.Tensor, ...]:
-        """Run a step on the device's thread; returns the loss in training, else the tensors that the module returns.
+        """Run a step on the device's thread, and return a tuple: the loss, or in inference the module's tensors.
 
         Gradients stay in ``.grad``.
         """
@@ -117,8 +117,8 @@ class OneProcess:
     """A group of one process; its constructor measures the links between the devices.
 
     `all_reduce` is the α-β line of an all-reduce between the replicas; None in a run without ranks. `devices` names the
-    devices of all processes; `replica_of` maps ranks to replicas. `topology` has the plan's devices in its order, with
-    measured links.
+    devices of all processes; `replica_of` maps ranks to replicas. `topology` has the plan's devices in the plan's
+    order, with measured links.
     """
 
     rank, replicas = 0, 1
@@ -130,7 +130,7 @@ class OneProcess:
         self.topology: Topology = measured_topology(opened)
 
     def gathered(self, value: Any) -> list[Any]:
-        """[rank] → the rank's value; all processes arrive before any continues."""
+        """[rank] → the value that the rank gave; all processes call it before any continues."""
         return [value]
 
     def with_exchange(self, graph: OpGraph) -> OpGraph:
@@ -193,8 +193,8 @@ class PlacedJob:
     def recorded(self, count: int, group: OneProcess) -> list["Recording"]:
         """Recordings of `count` steps of the first replica; the same on every process.
 
-        All processes begin a step together, and their clocks count from there. A first step is discarded: it compiles
-        the recording code.
+        All processes begin a step together; times count from this beginning. The first step is discarded, because it
+        compiles the recording code.
         """
         own = []
         self.placed.records = True
@@ -221,7 +221,7 @@ class PlacedJob:
 
 @dataclass(frozen=True)
 class Recording:
-    """One recorded step, from the start of its first op; `wall_s` is the caller's time on the slowest process."""
+    """One recorded step; times count from its first op. `wall_s` is the caller's time on the slowest process."""
 
     spans: Spans
     wall_s: float
@@ -233,7 +233,7 @@ class Recording:
 
 
 def joined(ranks: Sequence[tuple[float, Spans]], replica_of: Sequence[int]) -> Recording:
-    """One recording of a step, joined from the first replica's spans; `wall_s` is that of the slowest rank."""
+    """One recording of a step, joined from the first replica's spans; its `wall_s` is the slowest rank's."""
     lines = [line for (_, own), replica in zip(ranks, replica_of, strict=True) if not replica for line in own.items()]
     zero_s = min((ran[0][1] for _, ran in lines if ran), default=0.0)
     spans: dict[str, list[tuple[str, float, float]]] = {}
@@ -283,7 +283,7 @@ def home_of_all(plan: Plan) -> str | None:
     for device in devices:
         if device.memory_bytes is None or needed_bytes <= device.memory_bytes:
             return device.id
-    # Ops too large together may still fit over time: only the problem can tell.
+    # Ops that are too large together may still fit over time, which only the problem decides.
     if len(devices) < len(plan.topology.devices):
         return None
     alone_s = single_device_s(build_problem(plan.graph, plan.topology, plan.options))
@@ -331,10 +331,10 @@ def made_baselines(main: PlacedJob, reference: nn.Module, group: OneProcess, com
 def compare_with_eager(
     placed: PlacedJob, reference: nn.Module, device: RuntimeDevice, group: OneProcess
 ) -> tuple[float, float]:
-    """The largest difference between a placed step and plain PyTorch's over all parts, and the latter's largest number.
+    """The largest difference of a placed step from plain PyTorch's step over all parts, and PyTorch's largest number.
 
-    Compared are the loss and the gradients of each process, or its parameters if the step has updated them; in
-    inference, all tensors that the module returns. `reference` is the job's module before the step. It stays unchanged:
+    The loss is compared, and each process's gradients, or its parameters if the step has updated these; in inference,
+    all tensors that the module returns. `reference` is the job's module before the step. It stays unchanged, because
     batch norm and the optimizer change a copy.
     """
     ours = placed.step()
@@ -354,8 +354,8 @@ def compare_with_eager(
 def _largest_difference(pairs: Sequence[tuple[torch.Tensor | None, torch.Tensor | None]]) -> float:
     """The largest difference within pairs; None counts as zeros, and a NaN on one side only makes the result NaN.
 
-    Both are compared in the host's memory, as float64 or complex128. Equal values, equal infinities and two NaNs differ
-    by 0.
+    Tensors are compared in the host's memory, as float64 or complex128. Equal values, equal infinities and two NaNs
+    differ by 0.
     """
     found = [0.0]
     for pair in pairs:

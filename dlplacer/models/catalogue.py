@@ -7,7 +7,7 @@ _FOLDER = Path(__file__).parent
 
 
 def builders() -> dict[str, str]:
-    """Name of a builder → the first sentence of its docstring."""
+    """Name of a builder → the first paragraph of its docstring."""
     found = {}
     for node in ast.parse((_FOLDER / "__init__.pyi").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ImportFrom) and node.module:

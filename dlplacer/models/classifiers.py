@@ -81,7 +81,7 @@ BLOCKS = {
     "Mixed_7b": (1280, _E),
     "Mixed_7c": (2048, _E),
 }
-"""Block → its input channels and branches: figures 5 (as released), 10, 6 (n = 7), 10 with 1x7 and 7x1, 7.
+"""Block → its input channels and branches, by Szegedy et al. 2015: figures 5 (as released), 10, 6 (n = 7), 10, 7.
 
 A branch has layers in series, or in parallel (+): name, channels, kernel, and /2 for stride 2 without padding.
 """
@@ -229,7 +229,7 @@ def _rectified(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Mo
 
 
 class GoogLeNetBlock(nn.Module):
-    """Figure 2(b) of the GoogLeNet paper: 1x1, 3x3 and 5x5 convolutions and pooling in parallel."""
+    """1x1, 3x3 and 5x5 convolutions and pooling in parallel (Szegedy et al. 2014, figure 2b)."""
 
     def __init__(self, inputs: int, channels: Sequence[int]) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ GOOGLENET_BLOCKS = {
     "inception5a": (256, 160, 320, 32, 128, 128),
     "inception5b": (384, 192, 384, 48, 128, 128),
 }
-"""Table 1: #1x1, #3x3 reduce, #3x3, #5x5 reduce, #5x5, pool proj."""
+"""Block → columns of Szegedy et al. 2014, table 1: #1x1, #3x3 reduce, #3x3, #5x5 reduce, #5x5, pool proj."""
 _halved = partial(functional.max_pool2d, kernel_size=3, stride=2, ceil_mode=True)
 
 
@@ -329,13 +329,13 @@ class ResNet50(nn.Module):
 def alexnet(
     batch_size: int = 128, image_size: int = 224, *, classes: int = 1000, narrow: int = 1, seed: int = 0
 ) -> Job:
-    """A training step of AlexNet; `narrow`, a power of 2, divides all channels, also in the builders below."""
+    """A training step of AlexNet; `narrow`, a power of 2, divides all numbers of channels."""
     build = partial(ConvolutionChain, _ALEXNET, 6, classes, narrow)
     return _job(build, (batch_size, image_size), classes, seed, 63, 224)
 
 
 def vgg19(batch_size: int = 32, image_size: int = 224, *, classes: int = 1000, narrow: int = 1, seed: int = 0) -> Job:
-    """A training step of VGG-19."""
+    """A training step of VGG-19; `narrow` as in `alexnet`."""
     build = partial(ConvolutionChain, _VGG19, 7, classes, narrow)
     return _job(build, (batch_size, image_size), classes, seed, 32, 224)
 
@@ -343,12 +343,12 @@ def vgg19(batch_size: int = 32, image_size: int = 224, *, classes: int = 1000, n
 def googlenet(
     batch_size: int = 32, image_size: int = 224, *, classes: int = 1000, narrow: int = 1, seed: int = 0
 ) -> Job:
-    """A training step of GoogLeNet."""
+    """A training step of GoogLeNet; `narrow` as in `alexnet`."""
     return _job(partial(GoogLeNet, classes, narrow), (batch_size, image_size), classes, seed, 33, 224)
 
 
 def resnet50(
     batch_size: int = 32, image_size: int = 224, *, classes: int = 1000, narrow: int = 1, seed: int = 0
 ) -> Job:
-    """A training step of ResNet-50."""
+    """A training step of ResNet-50; `narrow` as in `alexnet`."""
     return _job(partial(ResNet50, classes, narrow), (batch_size, image_size), classes, seed, 33, 224)

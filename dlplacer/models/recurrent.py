@@ -98,7 +98,7 @@ def gnmt(
 ) -> Job:
     """A training step of `Gnmt` on random sentences of `length` tokens, source and target.
 
-    The defaults are the scaling study's: 4 + 4 layers of 1024.
+    By default the encoder and the decoder have 4 layers of 1024, as in Pal et al. 2019, section 4.
     """
     with seeded(seed):
         network = Gnmt(vocabulary, hidden, layers)
@@ -139,8 +139,8 @@ def big_lstm(
 ) -> Job:
     """A training step of `BigLstm` on random text, predicting each next token.
 
-    The softmax is over the whole vocabulary; the paper samples 8192 of 793,471 words in every step. The defaults are
-    the scaling study's: 2 layers of 8192, projected to 1024.
+    The softmax is over the whole vocabulary; Józefowicz et al. sample 8192 of 793,471 words in every step. By default
+    there are 2 layers of 8192, projected to 1024, as in Pal et al. 2019, section 4.
     """
     with seeded(seed):
         network = BigLstm(vocabulary, hidden, projection, layers)

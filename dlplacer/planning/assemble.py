@@ -37,7 +37,7 @@ _SAME = 1e-9
 """Largest relative difference between two float sums of the same times."""
 
 NEGLIGIBLE = 1e-4
-"""Share of the makespan that rounding may hide if a proof in ticks is to hold in seconds."""
+"""Largest share of the makespan that rounding may hide; above it, a proof in ticks does not hold in seconds."""
 
 
 def assemble(
@@ -48,7 +48,7 @@ def assemble(
     solve_s: float,
     provenance: Mapping[str, Any],
 ) -> Plan:
-    """The plan of a schedule, with its transfers, memory and gap (eq. 7–13)."""
+    """The plan of a schedule, with its transfers, memory and gap (Pal et al. 2019, eq. 7–13)."""
     ops, transfers = in_seconds(problem, schedule)
     return plan_of(problem, ops, transfers, outcome, method, solve_s, provenance)
 
@@ -69,11 +69,11 @@ def plan_of(
     solve_s: float,
     provenance: Mapping[str, Any],
 ) -> Plan:
-    """The plan of ops and transfers with their times; an outcome without a schedule gives only the bound.
+    """The plan of ops and transfers with their times; if the outcome has no schedule, only its bound is used.
 
-    If ops wait for their processes, the times are not whole ticks, and bound and gap refer to the plan in seconds.
+    If ops wait for the processes that issue them, times are not whole ticks; the gap is then computed in seconds.
 
-    Raises InternalError if a bound in seconds is above the objective, or the ops do not have their schedule's times.
+    Raises InternalError if the bound is above the objective's value, or the ops are longer than their ticks allow.
     """
     dispatch, objective = dispatch_of(problem.topology), OBJECTIVES[problem.options.objective]
     bound_s = float(outcome.lower_bound * problem.tick_s)
@@ -82,7 +82,7 @@ def plan_of(
     measure_s, measure = _MEASURES[objective.label]
     value_s = measure_s(problem, ops, transfers)
     value = None if outcome.schedule is None else measure(problem, outcome.schedule)
-    # Times are capped at the limit of the ticks, so a plan with longer times is longer than that limit.
+    # Ticks cap times at twice `reached_s`; a plan longer than `reached_s` may contain a capped time.
     ticks_s = value_s if value is None else float(value * problem.tick_s)
     if dispatch.delays or (problem.reached_s is not None and ticks_s > problem.reached_s):
         lower_bound_s = value_s if value_s - bound_s <= _SAME * value_s else bound_s
@@ -124,7 +124,7 @@ _MEASURES: dict[str, tuple[Callable[..., float], Callable[[Problem, ProblemSched
     "makespan": (_makespan_s, lambda problem, schedule: schedule.makespan),
     "period": (period_s, lambda problem, schedule: schedule.period),
 }
-"""Label of an objective → functions for its value in seconds from ops and transfers, and in ticks from a schedule."""
+"""Label of an objective → two functions: its value in seconds of ops and transfers, and in ticks of a schedule."""
 
 
 def with_bound(plan: Plan, bound_s: float) -> Plan:
@@ -140,7 +140,7 @@ def contradicts(bound_s: float, value_s: float) -> bool:
 
 
 def _figures_in_ticks(problem: Problem, value_s: float, known: int | None, bound: int) -> tuple[float, float, float]:
-    """Lower bound, gap and rounding error for a value of the objective; `known` is that value in ticks."""
+    """Lower bound (s), gap and rounding error (s) of an objective's value; `known` is the value in ticks, if any."""
     length = value_s / float(problem.tick_s)
     replayed = round(length) if problem.exact or known is not None else int(length)
     value = replayed if known is None else min(known, replayed)
@@ -169,7 +169,7 @@ def _rounding_s(problem: Problem, value_s: float, value: int) -> float:
 
 
 _WIDE = 2**10
-"""If horizon ÷ (least work of all ops) is larger, ticks may exceed a millionth of a step and are shortened."""
+"""Largest horizon ÷ least work of all ops with unchanged ticks; above it, a tick may exceed a millionth of a step."""
 
 _NEAR, _FARTHER, _ROUNDS = 2**6, 2**8, 4
 """The first limit ÷ the least work, the factor from one limit to the next, and the number of limits."""
@@ -178,7 +178,7 @@ _NEAR, _FARTHER, _ROUNDS = 2**6, 2**8, 4
 def with_fine_ticks(problem: Problem) -> Problem:
     """The problem, in shorter ticks if its horizon is far above the makespan of its plans.
 
-    The ticks suit plans up to the makespan of a first heuristic plan. If no heuristic finds one, because memory is
+    The ticks suit plans up to the makespan of a first heuristic plan. If no heuristic finds a plan, because memory is
     short, the limit is a multiple of the least work of all ops.
     """
     kinds = problem.topology.device_types
@@ -199,7 +199,7 @@ def with_fine_ticks(problem: Problem) -> Problem:
 
 
 def rescaled(problem: Problem, plan: Plan) -> Problem | None:
-    """The problem in ticks that suit schedules no longer than a plan; None if its own ticks are suitable."""
+    """The problem in ticks that suit schedules no longer than a plan; None if the problem's ticks already do."""
     if problem.reached_s is not None and plan.makespan_s > problem.reached_s:
         return _limited(problem, plan.makespan_s)
     if plan.rounding_s <= NEGLIGIBLE * plan.makespan_s:
@@ -213,7 +213,7 @@ def _limited(problem: Problem, limit_s: float) -> Problem:
 
 
 def _first_plan_s(problem: Problem) -> float | None:
-    """Approximate makespan of the best single device, or of the first list schedule if no device holds all ops."""
+    """Approximate makespan on the best single device, or of the first list schedule if no device holds all ops."""
     homes = {problem.topology.devices[single.device[0]].type for single in singles(problem)}
     if homes:
         return min(sum(op.time_on(kind) or 0.0 for op in problem.graph.ops) for kind in homes)
@@ -222,7 +222,7 @@ def _first_plan_s(problem: Problem) -> float | None:
 
 
 def provenance_of(problem: Problem, **choices: float) -> dict[str, Any]:
-    """A plan's provenance: versions, the given choices, and hashes of graph and topology."""
+    """A plan's provenance: versions, `choices` such as the seed, and hashes of graph and topology."""
     from importlib.metadata import version
 
     return {
@@ -261,7 +261,7 @@ def _fields_of(kind: type) -> Callable[[Any], Any]:
 
 @contextmanager
 def problem_kept(problem: Problem) -> Iterator[None]:
-    """Save the problem and evidence of an `InternalError` in a file that its message names and a user can attach."""
+    """If an `InternalError` is raised inside, save the problem and the evidence in a file that the message names."""
     try:
         yield
     except InternalError as error:

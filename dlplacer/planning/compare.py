@@ -34,9 +34,9 @@ _SAME = 1e-9
 class MethodResult:
     """The result of one method.
 
-    `status`: ``optimal``: the best lower bound of all methods proves that no plan is better; ``feasible``;
-    ``infeasible``: the graph fits on no single device (method ``single``); ``no plan``: none was found, for lack of
-    time or memory; ``not installed``: the method needs an optional package.
+    `status`: ``optimal``: the best lower bound of all methods proves that no plan is better; ``feasible``: a plan
+    without this proof; ``infeasible``: the graph fits on no single device (method ``single``); ``no plan``: no plan was
+    found, for lack of time or memory; ``not installed``: the method needs an optional package.
     """
 
     method: str
@@ -51,7 +51,7 @@ class Comparison(Shown):
     """The results of several methods on one problem.
 
     `rows`: Results by makespan, methods without a plan last. `lower_bound_s`: The best bound that any method proved; no
-    plan can beat it. `single_device_s`: Makespan of the whole graph on the best single device; None if it fits on none.
+    plan is shorter. `single_device_s`: Makespan of the graph on the best single device; None if the graph fits on none.
     """
 
     rows: tuple[MethodResult, ...]
@@ -113,7 +113,7 @@ def compare(
     colocate: Iterable[str | Iterable[str]] = (),
     issue: str = "none",
 ) -> Comparison:
-    """The plans and times of every method for a graph on a machine.
+    """The plans and times of every method for a graph on a machine, each within `time_limit_s` seconds.
 
     `options`, `seed`, `workers`, `stop`, `pins`, `colocate`, `issue`: See `dlplacer.planning.place.place`.
 

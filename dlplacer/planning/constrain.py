@@ -1,4 +1,4 @@
-"""The user's pins and colocation, by op, module or glob, turned into constraints of a graph."""
+"""Pins and colocated sets, which the user gives by op, module or glob, as constraints of a graph."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
-"""Op, module or glob → name or type of a device; texts such as ``"encoder.*=gpu0"`` are also allowed."""
+"""Op, module or glob → name or type of a device; strings such as ``"encoder.*=gpu0"`` are also allowed."""
 
 T = TypeVar("T")
 Together: TypeAlias = Iterable[str | Iterable[str]]
@@ -29,14 +29,14 @@ def constrained(
 ) -> OpGraph:
     """The graph with these pins and colocated sets, in addition to its own constraints.
 
-    A pattern matches, in this order, the op of that id; all ops of a module and its sub-modules, backward ops and
-    parameters included; the ops that a rewrite made from the op of that id; all ops whose id or module matches a glob.
+    A pattern matches the first of these that exists: the op of that id; all ops of a module and its sub-modules,
+    backward ops and parameters too; ops that a rewrite made from the op of that id; ops whose id or module fits a glob.
 
     `topology`: The machine with the devices that pins name; None allows no pins. `colocate`: Sets of ops that share a
     device; each is one or several patterns, in a list or separated by commas.
 
-    Raises InputError if a pattern matches nothing (it lists similar names), a device is unknown, or pins contradict
-    each other.
+    Raises InputError if a pattern matches nothing (the message lists similar names), a device is unknown, pins
+    contradict each other, or a colocated set has fewer than two ops.
     """
     pairs = pins.items() if isinstance(pins, Mapping) else pins
     added = graph.constraints
@@ -119,7 +119,7 @@ def _together(graph: OpGraph, patterns: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _listed(graph: OpGraph, text: str) -> list[str]:
-    """The patterns between commas; the id of an op may contain commas."""
+    """The patterns in a text, separated by commas; a text that is the id of an op is one pattern."""
     if text in graph.index:
         return [text]
     return [part.strip() for part in text.split(",") if part.strip()]
@@ -132,7 +132,7 @@ def _paths(module: str | None) -> Iterator[str]:
 
 
 def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: str) -> tuple[T, ...]:
-    """The entries of an iterable as a tuple; raises InputError for a text, a mapping or an entry of the wrong type."""
+    """The entries of an iterable as a tuple; raises InputError for a string, a mapping, or an entry of another type."""
     if type(value) is not tuple:
         if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
             raise refuse(owner, name, value, f"a tuple of {accepted}")

@@ -22,7 +22,7 @@ def stop_on_interrupt(stop: threading.Event, say: Callable[[], None] = lambda: N
     """Have the first Ctrl-C set an event; a second one raises KeyboardInterrupt as usual.
 
     An exception from a signal handler can strike anywhere, even where Python drops it (a weak reference's callback); a
-    flag cannot be lost. It does nothing outside the main thread, because only that thread may handle signals.
+    flag cannot be lost. Outside the main thread nothing happens, because only that thread may handle signals.
     """
 
     def on_signal(number: int, frame: Any) -> None:
@@ -44,7 +44,7 @@ def stop_on_interrupt(stop: threading.Event, say: Callable[[], None] = lambda: N
 
 @contextlib.contextmanager
 def plan_or_interrupt(stop: threading.Event) -> Iterator[None]:
-    """Have Ctrl-C stop the search and keep its best plan; without a plan it raises KeyboardInterrupt.
+    """Have Ctrl-C stop the search and keep its best plan; without a plan, raise KeyboardInterrupt.
 
     A handler that is not Python's own stays in place.
     """
@@ -65,8 +65,8 @@ def plan_or_interrupt(stop: threading.Event) -> Iterator[None]:
 def kept_interrupts() -> Iterator[None]:
     """At the end of the context, raise a KeyboardInterrupt that Python dropped inside it.
 
-    Python only prints one that strikes in a finalizer or in the callback of a weak reference, so a Ctrl-C during a
-    garbage collection may be lost. It does nothing outside the main thread.
+    Python only prints an exception raised in a finalizer or in the callback of a weak reference, so a Ctrl-C during a
+    garbage collection may be lost. Outside the main thread nothing happens.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -92,7 +92,7 @@ def kept_interrupts() -> Iterator[None]:
 def end_with_parent(parent: int) -> None:
     """Have the system kill this process when its parent ends, or end it now if the parent has already ended.
 
-    It does nothing on systems other than Linux.
+    Nothing happens on systems other than Linux.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

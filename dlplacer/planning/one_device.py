@@ -26,7 +26,7 @@ _NOISE = 0.05
 
 
 def single_device_s(problem: Problem) -> float | None:
-    """Seconds of all ops on the best single device, without the user's constraints; None if they fit on none."""
+    """Seconds of all ops on the best single device, without the user's constraints; None if the ops fit on none."""
     free = problem
     if problem.graph.constraints:
         unpinned = replace(problem.graph, constraints=Constraints())
@@ -56,10 +56,10 @@ def one_device_s(graph: OpGraph, topology: Topology) -> float | None:
 
 
 def one_device_note(plan: Plan) -> str | None:
-    """A note if the step on one device is within the noise of a plan on several; else None."""
+    """A note if the step on one device is within the noise of a plan on several and no op is held; else None."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
     alone_s = one_device_s(plan.graph, plan.topology)
-    is_held = bool(plan.graph.constraints) or any(op.devices for op in plan.graph.ops)
+    is_held = bool(plan.graph.constraints.pins) or any(op.devices for op in plan.graph.ops)
     if len(working) < 2 or is_held or alone_s is None or alone_s > (1 + _NOISE) * plan.makespan_s:
         return None
     return (
@@ -69,7 +69,7 @@ def one_device_note(plan: Plan) -> str | None:
 
 
 def one_device_is_best(plan: Plan, critical_path_s: float | None = None) -> str | None:
-    """A note with the reason if a plan uses one of several devices; `critical_path_s` is the bound, if known."""
+    """A note with the reason if a plan uses one of several devices; `critical_path_s` is computed if None."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
     if len(plan.topology.devices) < 2 or len(working) != 1:
         return None
@@ -116,7 +116,7 @@ _COLLAPSE = 0.5
 
 
 def launch_note(result: Result) -> str | None:
-    """A note if with eager PyTorch one device is best, or most of the gain is lost; else None."""
+    """A note if, with eager PyTorch, one device is best or most of the gain is lost; else None."""
     plan, speedup = result.plan, result.speedup
     eager = with_issue(plan.topology, "eager")
     if eager == plan.topology or len(set(plan.placement.values())) < 2 or speedup is None or speedup <= 1:

@@ -39,7 +39,7 @@ _MOST_WORKERS = 10_000
 
 _SHORT_S, _MOST_GRACE_S = 5.0, 1.25
 """Time limit below which a first schedule may be late, and its largest delay. A list schedule of 2,000 ops on eight
-devices takes 0.7 s, but a limit of one second would leave it half of that."""
+devices takes 0.7 s, but a limit of one second would leave half of that time."""
 
 _FINISH_FACTOR, _FINISH_SHARE = 2.0, 0.5
 """Time to finish ÷ time to prepare (1.3 to 2.1 for 106,000 ops), and its largest share of the remaining time."""
@@ -68,10 +68,10 @@ def place(
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
     `time_limit_s`: Seconds for the whole call, including building the model. With a limit below 5 s, a first plan may
-    be about a second late. `work_s`: Work of one worker instead of a time limit, about as many seconds; plan and bound
+    be about a second late. `work_s`: A limit on one worker's work, about in seconds, instead of time; plan and bound
     are then the same on every machine. `stop`: Set it to end early with the best plan; the first Ctrl-C does the same
     unless the caller handles SIGINT. `pins`, `colocate`: Op, module or glob → device, and sets of ops that share a
-    device: see `dlplacer.planning.constrain.constrained`. Speedups refer to the best single device without them.
+    device: see `dlplacer.planning.constrain.constrained`. Speedups refer to the best device without these.
     `warm_start`: An initial plan for method ``ilp``, of the same problem or of another graph, machine or granularity
     with common ops. The result is never worse than the plan that `dlplacer.planning.warm_start` derives from it;
     ``provenance["warm_start"]`` describes that plan.
@@ -138,7 +138,7 @@ def solved(
 ) -> Result:
     """The best plan of a problem that a method finds in time; errors as in `place`.
 
-    `budget`: Its deadline is the time from which the time limit counts.
+    `budget`: Its deadline is the time when the solve began; the time limit counts from there.
     """
     began = budget.deadline
     prepare_s, tick_s = now() - began, problem.tick_s

@@ -49,7 +49,7 @@ def devices(topology: Topology) -> Table:
 
 
 def links(topology: Topology) -> Table:
-    """A row per link of a machine; if any link was timed, also the error of its fit to the timed copies."""
+    """A row per link of a machine; if any link was timed, also the error of the line fitted to its copies."""
     timed = any("measured" in link.meta or "refused" in link.meta for link in topology.links)
     rows = []
     for link in topology.links:
@@ -95,7 +95,7 @@ def device_use(plan: Plan) -> Table:
 
 
 def figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Name and text of each single figure in an object that ``--json`` prints, including those of nested objects."""
+    """(Name, text) of each single value in an object that ``--json`` prints, nested objects included."""
     found = []
     for name, value in record.items():
         column, is_series = column_of(name), isinstance(value, (list, tuple))

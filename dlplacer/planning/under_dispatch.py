@@ -1,8 +1,8 @@
 """The plan for a machine whose devices wait for the processes that issue their ops.
 
-Dispatch only delays ops. A plan with dispatch is also one without it, where starts may be earlier; so bounds of that
-problem hold, and `dlplacer.problem.dispatch.least_step_s` adds another. The solvers ignore dispatch. Therefore
-candidates are replayed with dispatch, and the shortest replayed plan wins, even against shorter schedules:
+Dispatch only delays ops, so every plan with dispatch is also a plan without dispatch. Bounds for the latter therefore
+hold, and `dlplacer.problem.dispatch.least_step_s` adds another. The solvers ignore dispatch. So these candidates are
+replayed with dispatch, and the shortest replayed plan wins, even against shorter schedules:
 
 - every single device, for the default method;
 - the schedule of the method on the problem itself, which also gives the bound;
@@ -33,7 +33,7 @@ from dlplacer.solvers.instance.time_limit import count_work, now, within
 from dlplacer.solvers.methods import DEFAULT_METHOD, HEURISTICS, METHODS, SOLVERS, schedules_by, solve_from
 
 _REPLAYED_OP_S = 1e-4
-"""Seconds of work that an op of a replay counts as."""
+"""Seconds of work counted for each op of a replay."""
 
 _STARTS_SHARE, _WALK_SHARE = 0.5, 0.25
 """Share of the time for heuristics, and share of the remaining time for walks from the best plan."""
@@ -46,7 +46,7 @@ _SAME = 1e-9
 
 
 def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None = None) -> tuple[Plan | None, Outcome]:
-    """The best plan of a method, None if it finds none, and its outcome.
+    """The best plan of a method, or None, and the outcome of the method.
 
     Raises InternalError if the bound is above the schedule.
     """
@@ -210,8 +210,8 @@ class _ReplayedSearch:
 def _with_floors(problem: Problem) -> Problem | None:
     """The problem with every op time raised to the issue time under a fully busy process.
 
-    None if that hardly changes the work of the ops. It is not a relaxation, because ops that were issued ahead do not
-    wait after a long one, so its schedules are replayed.
+    None if that hardly changes the work of the ops. The raised problem is no relaxation, because an op that is issued
+    during a long op need not wait; so its schedules are replayed.
     """
     graph, dispatch = problem.graph, dispatch_of(problem.topology)
     floors: dict[str, float] = {}

@@ -19,9 +19,9 @@ from dlplacer.solvers.instance.schedule import Incumbent, Outcome, keeps_blocks_
 
 
 def placement_from(plan: Plan, problem: Problem) -> tuple[tuple[int, ...], str]:
-    """The placement that follows a plan, [op] → position of its device, and a text on the ops that follow it.
+    """The placement that follows a plan, [op] → position of its device, and a text on how many ops do.
 
-    An op goes to the plan's device for the op of the same id, for an op made from it, or for an op it was made from. A
+    An op goes to the plan's device of the op with the same id, of an op made from it, or of an op it was made from. A
     colocation group goes to the device with most of its work. An op that the plan lacks goes to a device of its
     producers, or else of its readers. Devices are matched by name, then by type, then in order.
     """
@@ -83,7 +83,7 @@ def _partners(old: Topology, new: Topology) -> Mapping[str, int]:
 def _follow(
     problem: Problem, blocks: list[tuple[int, ...]], allowed: Mapping[int, tuple[int, ...]], device: dict[int, int]
 ) -> None:
-    """Place the remaining ops, each with its group: by their producers, then by their readers."""
+    """Place the remaining ops, each with its group: by producers, then by readers, then on the least loaded device."""
     group_of = {op: group for group in blocks for op in group}
     for forward in (True, False):
         for op in problem.topological if forward else reversed(problem.topological):
@@ -166,7 +166,7 @@ class WarmStart:
 
 
 def _ordered(problem: Problem, plan: Plan, reads: Sequence[Sequence[int]]) -> list[int]:
-    """The ops of a problem or instance, each after its inputs, and otherwise in the plan's order if it has them."""
+    """The ops of a problem or instance, each after its inputs, and otherwise in the plan's order."""
     count = len(reads)
     place = {entry.op: number for number, entry in enumerate(in_order(plan))}
     for made in plan.graph.ops:

@@ -159,7 +159,7 @@ class Answer:
 
 @dataclass(frozen=True, repr=False)
 class WhatWouldHelp(Shown):
-    """The answers, the largest gain first, those without a step last.
+    """The answers, the largest gain first; answers without a step come last.
 
     `base`: The plan that gains refer to, which is the given plan or a better one from another solve.
     """
@@ -215,9 +215,9 @@ def what_would_help(
     on_progress: Report = lambda what, done, total: None,
     stop: Event | None = None,
 ) -> WhatWouldHelp:
-    """The step time for each of `changes`, each solved in an equal part of the remaining time.
+    """The step time with every change that `changes` yields, each solved in an equal part of the remaining time.
 
-    `budget_s`: Seconds for the whole call. At most one step of a solve that cannot be interrupted exceeds it. `stop`:
+    `budget_s`: Seconds for the whole call. Only a step of a solve that cannot be interrupted may exceed it. `stop`:
     Once it is set, the remaining changes are not tried.
     """
     if not 0 < budget_s < inf:
@@ -232,7 +232,7 @@ def what_would_help(
         except DlplacerError as error:
             return str(error)
 
-    # Longer search may shorten the plan itself, which must not count as the gain of a change; and it proves a bound.
+    # Longer search may shorten the plan itself, which must not count as the gain of a change. It also proves a bound.
     base = with_bound(plan, 0.0)
     on_progress("the plan itself", 0, 1)
     better = solved(_BASE_SHARE * budget_s)
@@ -269,8 +269,8 @@ def what_would_help(
 class Elsewhere:
     """The step with an op on another device.
 
-    `makespan_s`, `lower_bound_s`: The shortest step found with the op there and all else free, and its lower bound.
-    `kept`: An op that stays on its device if the devices are interchangeable; otherwise all ops might change places.
+    `makespan_s`: The shortest step found with the op there and all else free. `lower_bound_s`: The bound of that solve.
+    `kept`: Another op, which stays on the old device if the two are interchangeable, so that not all ops swap; or "".
     """
 
     op: str
@@ -284,7 +284,7 @@ class Elsewhere:
 def elsewhere(
     plan: Plan, op: str, seconds: float = 10.0, *, workers: int | None = None, stop: Event | None = None
 ) -> Iterator[Elsewhere]:
-    """The step with an op on each of the other devices; `note` gives the reason if there is none."""
+    """The step with an op on each of the other devices; `note` gives the reason if no step is found."""
     group = next((ops for ops in plan.graph.colocation_groups if op in ops), (op,))
     # Pins of the op and its group are dropped, because the question is about them.
     held = plan.graph.constraints

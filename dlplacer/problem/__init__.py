@@ -1,1 +1,1 @@
-"""Graph × topology × options → integers, and back to seconds: routes, delays, transfers, memory over time, replay."""
+"""A problem in integers, and schedules back in seconds: routes, delays, transfers, memory over time, replay."""

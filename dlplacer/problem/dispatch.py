@@ -5,7 +5,7 @@ nothing to issue.
 
 *Asynchronous* devices (GPUs) queue issued ops. Their process runs ahead and issues the ops of all its devices in the
 order of their starts; an op starts after it has been issued. So at any time a process has spent at least the dispatch
-times of all ops that have started. Behind the barrier at the loss the host begins anew.
+times of all ops that have started. Behind the barrier at the loss, only dispatch times after the barrier count.
 
 *Synchronous* devices (CPU cores) run an op inside the call that issues it, so an op's time includes its issue. Cores of
 one process share its interpreter: after an op has started, an op of another core starts no earlier than `dispatch_s`
@@ -21,7 +21,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.problem.problem import Problem
 
 _ROUNDING = 1 - 1e-12
-"""Allowance for float sums in another order than the replay's, which may be slightly longer."""
+"""Factor on the bound: the replay adds floats in another order, and its sum may be slightly smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Dispatch:
         return list(zip(self.process, self.asynchronous, strict=True)).count(mine)
 
     def hold_s(self, device: int, time_s: float) -> float:
-        """Seconds for which an op occupies its process in every order; see `least_step_s`."""
+        """Seconds for which an op occupies its process, whatever the order; see `least_step_s`."""
         return self.seconds[device] if self.asynchronous[device] else min(self.seconds[device], time_s)
 
 
@@ -83,7 +83,7 @@ def issue_times(
     dispatch: Dispatch,
     behind: Container[int] = frozenset(),
 ) -> list[float]:
-    """[op] → seconds until its process has issued it, in this order; 0 for an op that costs nothing to issue ahead.
+    """[op] → seconds until its process has issued the op, in this order; 0 if it takes no time or is not issued ahead.
 
     Times of ops behind a barrier count from the barrier.
     """
@@ -103,9 +103,9 @@ def least_step_s(problem: Problem, dispatch: Dispatch) -> float:
 
     An op k occupies its process p for c(k, p) seconds. If it is issued ahead, c is the dispatch time. Otherwise c is
     the lesser of dispatch time and its own time: the next op of the process starts after the dispatch time on another
-    device, and after op k on the same one. So Σ c(k, p) ≤ T over the ops of p. For any weights w(p) ≥ 0, ``T · Σ w(p) ≥
-    Σ over k of min over p of w(p) · c(k, p)``: every op is on some process. Here w(p) is 1 ÷ the least dispatch time of
-    the process. If all ops are issued ahead, the last one issued still runs afterwards.
+    device, and after op k on the same one. So Σ c(k, p) ≤ T over the ops of p. Every op is on some process, so ``T · Σ
+    w(p) ≥ Σ over k of min over p of w(p) · c(k, p)`` for any weights w(p) ≥ 0. Here w(p) is 1 ÷ the least dispatch time
+    of the process. If all ops are issued ahead, the last one issued still runs afterwards.
     """
     least: dict[tuple[int, bool], float] = {}
     processes = list(zip(dispatch.process, dispatch.asynchronous, strict=True))

@@ -46,7 +46,7 @@ def _lives(
     end: Sequence[float],
     transfers: Sequence[Transfer],
 ) -> Iterator[tuple[int, float, float, int]]:
-    """(device, begin, end, bytes) of each temporary tensor."""
+    """(device, begin, end, bytes) of each temporary tensor and workspace."""
     graph, position = problem.graph, problem.topology.device_index
     used_until: dict[tuple[int, int], float] = {}
     output_of: dict[str, int] = {}
@@ -73,7 +73,7 @@ def _lives(
 
 
 def may_bind(problem: Problem) -> bool:
-    """True if some placement might exceed some device's memory under ``memory: live``; False is certain."""
+    """True if a placement may exceed a device's memory under ``memory: live``; False if none can."""
     most = sum(op.footprint_bytes for op in problem.graph.ops) + 2 * sum(edge.bytes for edge in problem.graph.edges)
     return problem.options.memory == "live" and any(
         capacity is not None and capacity < most for capacity in problem.capacity_bytes
@@ -81,7 +81,7 @@ def may_bind(problem: Problem) -> bool:
 
 
 def input_bytes(problem: Problem, op: int) -> dict[int, tuple[int, int]]:
-    """Producer of an op's inputs → bytes of its outputs that hold them, and of the copies that transfers would make."""
+    """Producer of an op's inputs → bytes of the outputs that the op reads, and of the copies if these are sent."""
     sent: dict[int, dict[str, int]] = {}
     read: dict[int, set[int]] = {}
     for edge in problem.graph.edges_into[problem.graph.ops[op].id]:

@@ -60,7 +60,7 @@ def _require_finite_span(graph: OpGraph, topology: Topology) -> None:
 
 
 _UNLIMITED = 2**62
-"""Ticks above every time: routes that are not the shortest may exceed the horizon."""
+"""More ticks than any time has: routes that are not the shortest may exceed the horizon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class Problem:
     horizon
         Ticks in which all ops and all transfers, at their slowest, run one after another: no optimal plan is longer.
     reached_s, most
-        A makespan that an optimal plan likely attains, None if unknown, and twice that in ticks, which caps all
-        durations and delays. Bounds hold for any value; longer plans have figures in seconds.
+        Seconds of a makespan that an optimal plan likely attains, or None; and twice this makespan in ticks, which caps
+        all durations and delays. Bounds are valid whatever its value; times of plans in seconds are not capped.
     duration
         [op][device] → ticks, or None if the op may not run there.
     sizes_bytes
@@ -94,7 +94,7 @@ class Problem:
     delay
         [size][source device][target device] → ticks of eq. 11, or of cut-through, by the route of least delay; 0 on the
         same device, None if no route exists. If segments of a route have times of their own, each is rounded down.
-        Without contention and with spare memory they describe transfers fully, whatever the options;
+        Without contention and with spare memory these delays describe transfers fully, whatever the options;
         `dlplacer.problem.route_table` covers the other cases.
     routes
         [size] → table of least-delay routes by device names.
@@ -165,7 +165,7 @@ class Problem:
 
     @cached_property
     def topological(self) -> tuple[int, ...]:
-        """Op positions, every op after its inputs, and after the barrier if it is behind it."""
+        """Op positions, every op after its inputs; ops behind the barrier come last."""
         order = (self.graph.index[name] for name in self.graph.topological_order)
         return tuple(sorted(order, key=self.behind_barrier.__contains__))
 
@@ -192,7 +192,7 @@ class Problem:
 
 
 def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_s: float | None = None) -> Problem:
-    """The integer problem; times above the makespan that an optimal plan likely attains do not lengthen ticks.
+    """The integer problem; times are capped at twice `reached_s`, a makespan that an optimal plan likely attains.
 
     Raises InputError if an allowed device's type has no time for an op, a forward op reads an op behind the barrier, or
     all times or bytes add up to more than can be counted.

@@ -63,8 +63,8 @@ def routes_within(
     """Every route between two devices whose segments together take at most `most_ticks`, unordered.
 
     A route visits no node twice. It is followed only while its ticks so far plus the least remaining delay stay within
-    the limit. No predecessor changes a segment's ticks, so no route is missed. `ticks` gives the ticks of a
-    segment, and `least` the least remaining delay, which is 0 at the end of the route.
+    the limit. A segment's ticks do not depend on the segments before it, so no route is missed. `ticks` returns the
+    ticks of a segment, and `least` the least remaining delay from a device, which is 0 at the end of the route.
     """
     source, target = ends
     pending: list[tuple[Route, int]] = [((source,), 0)]
@@ -87,9 +87,9 @@ devices have only two. Never tuned."""
 
 @dataclass(frozen=True, slots=True)
 class RouteSegment:
-    """A segment of a route: the device where it ends, and ticks from its start to the tensor's arrival there.
+    """A segment of a route: its hops, the device where it ends, and ticks from the start to the tensor's arrival.
 
-    It `holds` links: (link direction, offset from its start, ticks), in whole ticks within the exact times.
+    `holds` has (link direction, offset from the segment's start, ticks), in whole ticks within the exact times.
     """
 
     hops: tuple[Hop, ...]
@@ -105,8 +105,8 @@ TimedRoute = tuple[RouteSegment, ...]
 class RouteTable:
     """The routes between the devices of a problem's machine, in ticks.
 
-    `chooses` is True if a transfer may take routes beyond one of least delay, or with ``routing: shortest`` one of
-    several with equal delay: if links are contended, or if a relay may lack memory for tensors in transit.
+    `chooses` is True if a transfer may take other routes than one of least delay; with ``routing: shortest``, only
+    others of equal delay. It may if links are contended, or if a relay may lack memory for tensors in transit.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -133,7 +133,7 @@ class RouteTable:
 
     @cached_property
     def complete(self) -> bool:
-        """True if `routes` contains every route that a transfer may take."""
+        """True if `between` returns every route that a transfer may take."""
         names = list(self.problem.topology.device_index)
         return not self.chooses or (
             len(names) <= _MOST_ROUTES
@@ -155,7 +155,7 @@ class RouteTable:
         return self._segments(self.problem.routes[size][self._pair(source, target)], size)
 
     def between(self, size: int, source: int, target: int) -> tuple[TimedRoute, ...]:
-        """Some routes between two devices, sorted by delay."""
+        """At most four routes between two devices, sorted by delay."""
         key = size, source, target
         if key not in self._routes_by_pair:
             pair = self._pair(source, target)
@@ -278,8 +278,8 @@ def _swaps(topology: Topology, a: str, b: str) -> bool:
 class TransferRequest:
     """A tensor to send and the ops that wait for it: all its readers, or one if every edge has its own transfer.
 
-    Its size is the position of its bytes in `Problem.sizes_bytes`. A copy stays on a device until the last of its
-    `keepers` there, which are all readers of its tensor, has ended.
+    `size` is the position of its bytes in `Problem.sizes_bytes`. `keepers` are all readers of the tensor: a copy stays
+    on a device until the last keeper there has ended.
     """
 
     tensor: str = field(compare=False)

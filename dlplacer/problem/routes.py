@@ -23,11 +23,11 @@ Route = tuple[str, ...]
 def link_holds(
     topology: Topology, hops: Iterable[Hop], size_bytes: int, delay: str, number: Callable[[float], Number]
 ) -> list[tuple[Hop, Number, Number]]:
-    """[hop] → link direction held by a tensor, and first and last second of the hold; the last end is its arrival.
+    """[hop] → link direction that a tensor holds, and first and last second of the hold; the last end is the arrival.
 
-    Cut-through streams through all links at once, at the rate of the narrowest: each is held for bytes ÷ min B(l) + Σ
-    L(l). Store-and-forward passes from link to link (eq. 11): each is held for bytes ÷ B(l) + L(l), in turn. Numbers
-    come from `float`, or from `dlplacer.problem.ticks.exact` for exact results.
+    With cut-through a tensor streams through all links at once at the narrowest link's rate: it holds each for bytes ÷
+    min B(l) + Σ L(l). With store-and-forward it passes from link to link (eq. 11): it holds each in turn for bytes ÷
+    B(l) + L(l). `number` is `float`, or `dlplacer.problem.ticks.exact` for exact results.
     """
     links = [(topology.link_between[hop], hop) for hop in hops]
     if delay == "cut-through":
@@ -62,7 +62,7 @@ _Choices = dict[Hop, list[tuple[Fraction, Fraction, Route]]]
 def least_delay_routes(
     topology: Topology, sizes_bytes: Iterable[int], delay: str = "store-and-forward"
 ) -> dict[int, RoutesByPair]:
-    """Bytes → for every pair of different devices the route of least delay.
+    """Bytes → route of least delay for every pair of different devices that a route joins.
 
     The delay of a route is linear in the bytes, so a route that is best for two sizes is best for all between. Sizes in
     between are searched only if the routes of two sizes differ. See `link_holds` for the delays.
@@ -93,15 +93,15 @@ def least_delay_routes(
 
 
 def route_delay(topology: Topology, route: Route, size_bytes: int, delay: str = "store-and-forward") -> Fraction:
-    """Δe of eq. 11 in seconds: Σ over the links of bytes/B(l) + L(l); or the cut-through delay of its segments."""
+    """Δe of eq. 11 in seconds: Σ over the links of bytes/B(l) + L(l); or the sum of segments' cut-through delays."""
     holds = (link_holds(topology, pairwise(part), size_bytes, delay, exact) for part in segments(topology, route))
     return sum((held[-1][2] for held in holds), Fraction(0))
 
 
 def route_lines(topology: Topology, delay: str) -> Callable[[Route], tuple[Fraction, Fraction]]:
-    """Route → its delay as a line over the bytes: seconds per byte, and seconds for 0 bytes.
+    """A function that returns a route's delay, linear in the bytes: seconds per byte, and seconds for 0 bytes.
 
-    Each line is computed once for all routes over links of the same kinds, which are few in a cluster.
+    The delay is computed once for all routes over links of the same kinds, which are few in a cluster.
     """
     known: dict[tuple[object, ...], tuple[Fraction, Fraction]] = {}
 
@@ -136,9 +136,9 @@ def segments(topology: Topology, route: Route) -> Iterator[Route]:
 
 
 def _direct_routes(topology: Topology) -> _Choices:
-    """The routes through routers only.
+    """Candidates for the quickest cut-through routes between devices through routers only.
 
-    These are, for every rate, the route of least latency over links at least that wide: no other can have less delay.
+    For every rate, the route of least latency over links of at least this rate: no other route can have less delay.
     """
     import networkx as nx
 
@@ -192,10 +192,10 @@ Matrix = tuple[tuple[int | None, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class Lines:
-    """The routes of one table as lines over the bytes.
+    """The delays of one table's routes, linear in the bytes.
 
-    Distinct lines have (seconds per byte, seconds for 0 bytes) for each segment of a route; `between` is [source
-    device][target device] → position among them, or `HERE` or `NOWHERE`.
+    `lines` has the distinct delays, as (seconds per byte, seconds for 0 bytes) for each segment of a route. `between`
+    is [source device][target device] → position in `lines`, or `HERE` or `NOWHERE`.
     """
 
     lines: tuple[tuple[tuple[Fraction, Fraction], ...], ...]
@@ -207,7 +207,7 @@ class Lines:
 
 
 def lines_of(topology: Topology, routes: Sequence[RoutesByPair], delay: str) -> list[Lines]:
-    """[size] → lines of its routes; sizes with a common table share the lines too."""
+    """[size] → delays of its routes as `Lines`; sizes with one table of routes share the object."""
     line_of, names, known = route_lines(topology, delay), list(topology.device_index), dict[int, Lines]()
     for table in {id(table): table for table in routes}.values():
         pairs = {pair: tuple(map(line_of, segments(topology, route))) for pair, route in table.items()}
@@ -221,7 +221,7 @@ def lines_of(topology: Topology, routes: Sequence[RoutesByPair], delay: str) -> 
 def matrices(
     lines: Sequence[Lines], seconds: Sequence[tuple[tuple[Fraction, ...], ...]], tick_s: Fraction
 ) -> tuple[Matrix, ...]:
-    """[size] → its delays in ticks, with each [line][segment] rounded down by itself; equal ones are one object."""
+    """[size] → its delays in ticks: every part in `seconds` ([size][line][part]) is rounded down by itself."""
 
     @cache
     def matrix(line: Lines, in_ticks: tuple[int, ...]) -> Matrix:

@@ -1,4 +1,4 @@
-"""Replay of a placement and an order, or of a schedule in ticks: every op as early as they allow, in seconds.
+"""Replay, in seconds, of a placement and an order, or of a schedule in ticks: ops start as early as these allow.
 
 The same replay gives a solver's schedule its exact times and predicts an old plan under newly measured costs.
 """
@@ -28,7 +28,7 @@ def replay(
     """Ops and transfers with their earliest times (eq. 10–12), under the problem's options.
 
     Time runs forward: when an op ends, its tensors leave at once, in the order of their first readers; contended links
-    serve them as they arrive. Ops wait for the processes that issue them, according to the topology
+    serve tensors first come, first served. Ops wait for the processes that issue them, according to the topology
     (`dlplacer.problem.dispatch`). `order` decides the order of issues and the order on every device; under ``step:
     autograd`` forward ops come first.
 
@@ -167,7 +167,7 @@ class _Clock:
 
 
 def _holds(problem: Problem, size: int, pair: Hop) -> list[tuple[tuple[Hop, ...], list[tuple[Hop, float, float]]]]:
-    """The hops of each segment of the route of least delay, and its link holds; cached for every replay."""
+    """The hops and link holds of each segment of the route of least delay, computed once for all replays."""
     key = "holds", size, pair
     if key not in problem.derived:
         size_bytes, delay = problem.sizes_bytes[size], problem.options.delay
@@ -177,7 +177,7 @@ def _holds(problem: Problem, size: int, pair: Hop) -> list[tuple[tuple[Hop, ...]
 
 
 def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: float = 0.0) -> Plan:
-    """The same placement and order under the costs of another graph and topology; without bound and gap.
+    """The plan with the same placement and order under the costs of another graph and topology; its lower bound is 0.
 
     The graph has the plan's ops; the topology has as many devices, which replace the plan's in order. If `dispatch_s`
     is positive, one process issues all ops, each in that time, whatever the topology says.
@@ -220,7 +220,7 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
 
 
 def in_order(plan: Plan) -> list[ScheduledOp]:
-    """The plan's ops, each after its producers, those of a device in the plan's order.
+    """The plan's ops in an order with every op after its producers, and the ops of a device in the plan's order.
 
     Start times alone cannot order zero-time ops, so dependencies and device order decide.
     """
@@ -285,16 +285,16 @@ class Activity(NamedTuple):
 def earliest(steps: Sequence[Activity], waits_for_memory: bool) -> list[float]:
     """[step] → its start, with the order of the ticks kept on every resource.
 
-    If memory counts, a step also waits for all steps that ended on its device by its tick. Tensors live at a start were
-    then live at its tick, so memory that sufficed in ticks suffices even with earlier starts.
+    With `waits_for_memory`, a step also waits for all steps that, in ticks, end on its device before it starts. Tensors
+    live at its start were then live at its tick, so memory that sufficed in ticks suffices even with earlier starts.
     """
     after = [list(step.after) for step in steps]
     keys = [step.key for step in steps]
     uses: dict[int, list[tuple[int, int, tuple[int, ...], int, ResourceUse]]] = {}
     for number, step in enumerate(steps):
         for hold in step.holds:
-            # Rounding may put a zero-time use one tick after its step's end, where a step that waits for it has begun.
-            # The uses would then follow each other in a circle.
+            # Rounding may put a zero-time use one tick after the end of its step, where a step that waits for this step
+            # has begun. The uses would then follow each other in a circle.
             ticks = min(hold.from_tick, step.key[1]), min(hold.to_tick, step.key[1])
             uses.setdefault(hold.resource, []).append((*ticks, step.key, number, hold))
     for resource in uses.values():
@@ -337,8 +337,8 @@ def realise(
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
     """Ops and transfers in seconds, in the order of their ticks on every device, every link and every host process.
 
-    Memory that suffices in ticks also suffices here, however long ops wait for their processes: see `earliest`. Each
-    request has a transfer to every device that reads it, except its producer's.
+    Memory that suffices in ticks also suffices here, however long ops wait for their processes: see `earliest`. There
+    must be a transfer of each request to every device that reads it, except the producer's.
     """
     activities = _Activities(problem, device, start, transfers)
     steps = activities.steps()

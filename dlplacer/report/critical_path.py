@@ -20,7 +20,7 @@ class ScheduleArc:
     """Event `after` cannot start before event `before` has ended, for the reason `why`.
 
     `gap_s` is the seconds between the two; it is negative only in a recorded step, whose clocks err. `freed_s` is the
-    time at which `before` releases `after`: its end, or the end of its use of a link.
+    time at which `before` releases `after`: the end of `before`, or of its use of a link.
     """
 
     before: int
@@ -35,7 +35,7 @@ class ScheduleArcs:
 
     Events are numbered: first ``plan.ops``, then the segments of ``plan.transfers``, transfer by transfer. In a plan
     without transfers, such as a recorded step, an op waits directly for producers on other devices. `spans`: [event] →
-    start and end in seconds. `steps`: [event] → the op, or the transfer that it is a segment of. `first_segment`:
+    start and end in seconds. `steps`: [event] → the op, or the transfer of which it is a segment. `first_segment`:
     [transfer] → the event of its first segment, with one more entry for the end.
     """
 
@@ -52,12 +52,12 @@ class ScheduleArcs:
 
     @cached_property
     def arcs(self) -> tuple[ScheduleArc, ...]:
-        """All arcs; those of a device or link direction join successive events."""
+        """All arcs; on a device or link direction, arcs join successive events."""
         return (*self._to_ops(), *self._on_devices(), *self._from_barrier(), *self._of_transfers(), *self._on_links())
 
     @cached_property
     def latest_before(self) -> list[ScheduleArc | None]:
-        """[event] → its arc with the smallest gap: from the event that it waited for, or that would delay it next."""
+        """[event] → its arc of smallest gap, from the event that it waited for or that would delay it next; or None."""
         best: list[ScheduleArc | None] = [None] * len(self.spans)
         for arc in self.arcs:
             known = best[arc.after]
@@ -170,7 +170,7 @@ def critical_path(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[PathPar
 
     It is found backwards from the end. An op waits for a tensor (from its producer here or a transfer), for its device,
     or for the barrier at the loss; a transfer waits for its producer or for a link. If several of these end together,
-    events with a duration win, then the order just given. The path begins at an event that waits for none. If issuing
+    events with a duration win, then the order just given. The path begins at an event without a wait. If issuing
     ops or handing over tensors delays an op, its predecessor is the event that ended last; the time between belongs to
     no step. Times are compared with the tolerance of `dlplacer.check`.
     """

@@ -41,7 +41,7 @@ class DeviceShare:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Shown):
-    """The figures behind a plan; docs/reference/printed.md explains each field.
+    """The causes of a plan's step time, in seconds; docs/reference/printed.md explains each field.
 
     `limits_s`: a key of `REASONS` → its lower bound, computed anew; `limited_by` is the key of the largest bound.
     `stated_bound_s` is the bound in the plan, which a solver may have proved and a file may misstate. `elsewhere` and
@@ -102,7 +102,7 @@ def explain(plan: Plan) -> Explanation:
             kinds[plan.graph.op(part.step.op).kind] += part.time_s
     return Explanation(
         limits_s=limits_s,
-        # The first that no other exceeds by more than rounding.
+        # The first limit that no other limit exceeds by more than rounding.
         limited_by=next(name for name, limit in limits_s.items() if limit >= max(limits_s.values()) * (1 - _SAME)),
         stated_bound_s=plan.lower_bound_s,
         parts=parts,

@@ -19,7 +19,7 @@ class LinkUse:
 def link_uses(plan: Plan) -> dict[tuple[str, str], list[LinkUse]]:
     """Used link direction → its uses by start time; directions come in the topology's order.
 
-    Cut-through holds all links of a segment together; store-and-forward holds them one after another (eq. 11).
+    Cut-through holds all links of a segment together; store-and-forward, one after another (Pal et al. 2019, eq. 11).
     """
     ends = ((link.source, link.target) for link in plan.topology.links)
     uses: dict[tuple[str, str], list[LinkUse]] = {hop: [] for pair in ends for hop in (pair, pair[::-1])}

@@ -1,1 +1,1 @@
-"""Problem → schedule and lower bound: the ILP, its bounds, and the heuristics that serve as baselines."""
+"""Solvers, which return a schedule of a problem and a lower bound: the ILP, bounds, heuristics and searches."""

@@ -14,10 +14,10 @@ from dlplacer.solvers.instance.time_limit import ask_time
 
 
 class ArcDelays(NamedTuple):
-    """Delays of an arc over the device pairs of its ends; `least` is 0 if the ends may share a device.
+    """Delays of an arc over the device pairs that its two ends may use.
 
-    The others use different devices only: `cut` is their least delay, `FAR` if none exists; `mean` is over routed
-    pairs.
+    `least` is the least delay, 0 if the ends may share a device. `cut` is the least delay between different devices,
+    `FAR` if no route joins any. `mean` is over the pairs of different devices that a route joins.
     """
 
     least: int
@@ -43,14 +43,14 @@ def arc_delays(instance: Instance, source: int, target: int, delay: Delay) -> Ar
 
 
 def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
-    """[op] → a tick before which it cannot start, by its paths and by the work of its predecessors.
+    """[op] → a tick before which the op cannot start, by the paths to it and the work of its predecessors.
 
     Proof: by eq. 10 an op starts after each predecessor has ended and its tensor has arrived; shortest durations and
     least delays over the allowed devices never exceed the true ones. Let S be the predecessors on the op's own device.
     They run one after another (eq. 12), so the op waits for the best one-machine schedule of S with heads as release
     times, which takes S by rising head. It also waits for the arrival of every other predecessor, from a different
-    device. If S omits a predecessor, also omitting all that arrive no later cannot raise this time. So the least value
-    over the sets S of the k latest arrivals, k = 0, 1, …, is valid. The computation starts from `known` heads.
+    device. If S omits a predecessor, also omitting all that arrive no later cannot raise this time. So the least time
+    over the sets S of the k latest arrivals, k = 0, 1, …, is a head. The computation starts from `known` heads.
     """
     if known:
         return _raised(instance, list(known))
@@ -75,7 +75,7 @@ def _raised(instance: Instance, head: list[int]) -> list[int]:
 
 
 def tails(instance: Instance, known: Sequence[int] = ()) -> list[int]:
-    """[op] → least ticks between its end and the end of the schedule: its head in reversed time."""
+    """[op] → least ticks between the op's end and the end of the schedule: its head in reversed time."""
     return heads(instance.reversed, known)
 
 
@@ -100,9 +100,9 @@ _NO_PRICE = 1e-9
 """Replaces a price of 0, whose product with the infinite duration on a forbidden device is undefined."""
 
 _UNITS, _ROUNDS, _STEP = 2**10, 100, 4.0
-"""For multiplicative weights (Arora, Hazan and Kale 2012): whole units of the highest price, for rounding to 0.1 %;
-number of steps, because the excess falls as one over its root; factor on the load in the exponent, divided by the root
-of the step's number. All prices give valid bounds."""
+"""For multiplicative weights (Arora, Hazan and Kale 2012): whole units of the highest price, so that rounding changes
+prices by 0.1 %; number of steps, with whose square root the error falls; factor on the load in the exponent, divided by
+the square root of the step's number. All prices give valid bounds."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,10 @@ class Prices:
     cost: Ints
 
     def ticks(self, cost: Ints, delay: Ints | int = 0) -> Ints:
-        """Least time in which the devices can bear a cost, if all used ones but one lose `delay` ticks.
+        """Least time in which the devices can do work that costs `cost`, if all used but one lose `delay` ticks.
 
         Proof: a set U of used devices with total price N(U) and highest price m offers at most N(U)·T − (N(U) −
-        m)·delay. For given m the T that bears the cost is monotone in N(U). Hence T is least if U is the device of
+        m)·delay. For given m the T that suffices is monotone in N(U). Hence T is least if U is the device of
         price m alone, or all devices that cost no more. Among single devices the one of highest price gives the least
         T.
         """
@@ -129,7 +129,7 @@ class Prices:
 
 
 def best_prices(instance: Instance) -> Prices:
-    """The prices found by multiplicative weights that give the highest bound on all ops together."""
+    """The prices with the highest bound on all ops together, as found by multiplicative weights."""
     if "prices" in instance.known:
         return instance.known["prices"]  # type: ignore[no-any-return]
     identical = instance.uniform and all(len(devices) == instance.device_count for devices in instance.allowed)
@@ -168,15 +168,15 @@ def _whole(price: Floats) -> Ints:
 
 
 _COLUMNS = 256
-"""Pivots per matrix product: this limits its memory, and each product can skip the ops after its columns."""
+"""Pivots per matrix product: few need little memory, and a product skips the ops after its last pivot."""
 
 _UNREACHED = -(2**40)
-"""Ticks between pivots that no path joins: less than any horizon below 0."""
+"""Stands for the ticks between pivots that no path joins: so far below 0 that no horizon makes up for it."""
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Least ticks between pivots in topological order, `_UNREACHED` without a path, and before and after each pivot."""
+    """Pivots in topological order; least ticks before, after and between them, `_UNREACHED` if no path joins two."""
 
     pivots: Ints
     between: Ints
@@ -220,7 +220,7 @@ def interval_areas(instance: Instance, prices: Prices, most_pivots: int) -> Inte
 
 
 def raised_heads(instance: Instance, intervals: Intervals, head: list[int]) -> list[int]:
-    """Heads of the pivots, raised by the work before them and between them and earlier pivots."""
+    """The heads, with each pivot's raised by the work before the pivot and by the work since earlier pivots."""
     pivots = intervals.pivots
     known = np.array(head, dtype=np.int64)
     start = np.maximum(known[pivots], intervals.before)
@@ -266,13 +266,13 @@ def _cut_delays(instance: Instance) -> Ints:
 
 
 _MOST_UNITS = 2**21
-"""Units of the greatest common divisor up to which all sums are listed, with one bit each."""
+"""Capacity, in units of the sizes' greatest common divisor, up to which all sums are listed with one bit each."""
 
 
 def reachable_capacity(sizes: Iterable[int], capacity: Sequence[int | None]) -> list[int | None]:
-    """[device] → the most bytes that some of the sizes fill without exceeding its memory.
+    """[device] → its capacity, lowered to the largest sum of sizes that fits: to 18 of 20 bytes for sizes of 3 bytes.
 
-    For example, ten layers of 3 bytes fill 18 of 20 bytes. If sums are too many, capacities round down to the divisor.
+    If there are too many sums to list, it is lowered to a multiple of the sizes' greatest common divisor.
     """
     taken = tuple(sorted(size for size in sizes if size > 0))
     return [None if room is None else min(room, _reachable(taken, room)) for room in capacity]
@@ -297,8 +297,8 @@ _MULTIPLICATIONS_PER_S, _MOST_PIVOTS = 2e9, 3000
 MB."""
 
 _MOST_PAIRS, _MOST_THRESHOLDS = 2**31, 500
-"""Ops × working ops up to which intervals are computed, since precedence takes two bits per pair; tails that
-`_window_area` tries, each at the cost of a pass over all ops."""
+"""Ops × working ops up to which intervals are computed, since precedence takes two bits per pair; number of tails that
+`_window_area` tries, each with a pass over all ops."""
 
 
 @dataclass(frozen=True)
@@ -311,15 +311,15 @@ class Bounds:
 
 
 def critical_path(instance: Instance) -> int:
-    """The longest path by shortest durations and least delays.
+    """The largest sum of an op's head and its shortest duration.
 
-    Proof: the ops of a path run one after another (eq. 10), each no faster than its shortest duration.
+    Proof: an op starts no earlier than its head (`heads`) and runs no faster than in its shortest duration.
     """
     return max(start + ticks for start, ticks in zip(heads(instance), instance.shortest, strict=True))
 
 
 def whole_area(instance: Instance) -> int:
-    """Ticks in which the devices can do all the work.
+    """Least ticks in which the devices can do all the work.
 
     Proof: all ops run within the makespan, one at a time on each device (eq. 12); see `Prices`.
     """
@@ -330,7 +330,7 @@ def whole_area(instance: Instance) -> int:
 def lower_bounds(
     instance: Instance, seconds: float = 5.0, head: Sequence[int] = (), tail: Sequence[int] = ()
 ) -> Bounds:
-    """The best of all bounds here, from known heads and tails, in about the given time.
+    """The best of all bounds of this module, computed in about `seconds` from known heads and tails.
 
     Proof: heads and tails are valid by `heads` and `interval_areas`; an op starts no earlier than its head, runs, and
     is followed by its tail.
@@ -352,7 +352,7 @@ def _longest(instance: Instance, prices: Prices, head: list[int], tail: list[int
 
 
 def _window_area(instance: Instance, prices: Prices, head: list[int], tail: list[int]) -> int:
-    """The largest h + area + t, for the area of the ops with head ≥ h and tail ≥ t.
+    """The largest h + area + t over ticks h and t, where the area is that of the ops with head ≥ h and tail ≥ t.
 
     Proof: these ops all run after tick h, and at least t ticks remain when the last of them has ended.
     """

@@ -23,14 +23,14 @@ def devices_text(problem: Problem, op: int, devices: Iterable[int]) -> str:
 
 
 def _group_text(problem: Problem, ops: Sequence[int]) -> str:
-    """The name of a colocation group, or two of its ops if the constraints form it."""
+    """The name of a colocation group, or two of its ops if it comes from the user's constraints."""
     names = {problem.graph.ops[op].colocate for op in ops}
     one, other = (problem.graph.ops[op].id for op in ops[:2])
     return repr(*names) if len(names) == 1 and None not in names else f"({one!r}, {other!r}, …)"
 
 
 def bytes_text(size: int, other: int) -> str:
-    """The size in a readable unit, or in bytes if both sizes would read the same."""
+    """The size in a readable unit, or in bytes if the other size would read the same."""
     text = format_bytes(size)
     return f"{size} bytes" if text == format_bytes(other) else text
 
@@ -83,8 +83,8 @@ def require_size(graph: OpGraph) -> None:
 def require_feasible(problem: Problem) -> None:
     """Raise InfeasibleError if a simple reason excludes every plan.
 
-    A group has no common device, an op or group exceeds each of its allowed devices (under ``memory: live`` while the
-    op runs), ops exceed the memory of their only allowed devices, or no route joins communicating ops.
+    Reasons: a group has no common device; an op or group fits on no allowed device (under ``memory: live``, while it
+    runs); ops exceed the memory of the only devices that they may use; or no route joins communicating ops.
     """
     instance, live = build_instance(problem), may_bind(problem)
     for ops in instance.members:
@@ -120,7 +120,7 @@ def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[i
 
 
 def _require_room(problem: Problem, instance: Instance, ops: Sequence[int], live: bool) -> None:
-    """Eq. 13 for ops that stay together: a device holds them, under ``memory: live`` also while each of them runs."""
+    """Eq. 13 for the ops of a block: some device can hold them, under ``memory: live`` also while each of them runs."""
     sizes = ((device, problem.capacity_bytes[device]) for device in instance.allowed[ops[0]])
     rooms = {device: inf if size is None else size for device, size in sizes}
     roomiest, size = max(rooms, key=rooms.__getitem__), instance.footprint[instance.block[ops[0]]]
@@ -163,7 +163,7 @@ _SECONDS = 2.0
 
 
 def require_placement(problem: Problem, seconds: float) -> list[int] | None:
-    """[op] → device under all rules but time, or None on timeout; raises InfeasibleError if no placement exists."""
+    """[op] → device of a placement that obeys all rules but time; None on timeout, InfeasibleError if none exists."""
     decided, placement = find_placement(problem, seconds)
     if decided and placement is None:
         raise explain_infeasible(problem)
@@ -201,7 +201,7 @@ def explain_overflow(problem: Problem) -> InfeasibleError:
 
 
 def shortage(problem: Problem) -> str | None:
-    """The bytes needed and available if no plan was found; None if memory cannot bind."""
+    """A text with the bytes needed and available, for a problem without a plan; None if memory cannot bind."""
     if not build_instance(problem).memory_binds and not may_bind(problem):
         return None
     return f"weights and other data kept take {format_bytes(sum(problem.footprint_bytes))}, {sizes_text(problem)}"

@@ -1,6 +1,6 @@
-"""Objectives throughput and max-load: the placement of least largest load, with a bound proven in integers.
+"""The solver for objectives throughput and max-load: it minimises the largest load, and proves a bound on this load.
 
-Contiguous runs come first, then CP-SAT from the best of them, also on surrogates if memory is short.
+A list schedule and contiguous runs come first. CP-SAT improves the best one, also on surrogates if memory is short.
 """
 
 import math
@@ -33,15 +33,15 @@ from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, Probl
 from dlplacer.solvers.instance.time_limit import within
 
 _MOST_UNITS, _SWEEPS, _MOST_STATES = 2000, 20, 64
-"""Most units of blocks, sweeps over backward blocks, and sets of devices."""
+"""Most units into which blocks are merged; sweeps over backward blocks; most sets of devices for exact runs."""
 
 _WHOLE_SHARE, _SURROGATE_SHARE, _ROUNDS = 0.6, 0.3, 6
-"""Shares of the time left, for the problem itself if memory may be short, because only it gives a bound, and for each
+"""If memory may be short: share of the time left for the problem itself, which alone gives a bound; share for each
 surrogate; number of surrogates. Guesses."""
 
 
 def solve_throughput(problem: Problem, budget: Budget) -> Outcome:
-    """The schedule of least period found, and a period in ticks that none beats; InfeasibleError if none exists."""
+    """The schedule of least period found, and a period in ticks that no plan beats; InfeasibleError without a plan."""
     steady = _Search(problem, budget)
     best = steady.incumbent
     within(lambda: best.best is not None and not budget.left_s, steady.run)
@@ -49,7 +49,7 @@ def solve_throughput(problem: Problem, budget: Budget) -> Outcome:
 
 
 class _Search:
-    """The search on an incumbent whose schedules are placements: the period is their makespan, and all start at 0."""
+    """The search. Its incumbent's schedules stand for placements: their makespan is the period, all starts are 0."""
 
     def __init__(self, problem: Problem, budget: Budget) -> None:
         self.problem, self.instance = problem, build_instance(problem)
@@ -59,7 +59,7 @@ class _Search:
         self.incumbent.raise_bound(whole_area(self.instance))
 
     def run(self) -> None:
-        """Start with a list schedule, then search on the instance, and on tighter ones if memory is short."""
+        """Start with a list schedule and contiguous runs; search the instance, and surrogates if memory is short."""
         first = construct(self.instance, list_schedule)
         if first is not None:
             self.incumbent.offer(self._placed([first.device[ops[0]] for ops in self.instance.members]))
@@ -72,7 +72,7 @@ class _Search:
             self._up_to_a_plan()
 
     def scheduled(self, device: Sequence[int]) -> ProblemSchedule:
-        """A list schedule of a placement: the order decides the makespan, and memory over time."""
+        """The list schedule of a placement, [op] → device; its order decides the makespan and memory over time."""
         count = self.problem.op_count
         found = construct(self.instance, list_schedule, [device[ops[0]] for ops in self.instance.members])
         if found is None:
@@ -84,13 +84,13 @@ class _Search:
         return Schedule(device, (0,) * len(device), max(self.loads.of(place)))
 
     def _keeps_memory(self, schedule: Schedule) -> bool:
-        """True if a step of the placement fits in memory at all times; `excess` has the bytes by which it does not."""
+        """True if a step with this placement fits in memory at all times; `excess` gets [device] → bytes too many."""
         plan = self.scheduled(schedule.device)
         self.excess = excess_bytes(self.problem, *replay(self.problem, plan.device, plan.order))
         return not any(self.excess)
 
     def _up_to_a_plan(self) -> None:
-        """Tighten a surrogate by the excess of its placements until one is a plan."""
+        """Search a surrogate, and tighten it by the excess of the placement found, until a placement fits in memory."""
         surrogate, until = self.instance, _ROUNDS
         while until and self.incumbent.budget.left_s:
             self.excess, until = [], until - 1
@@ -100,7 +100,7 @@ class _Search:
             surrogate = tightened(surrogate, place, self.excess)
 
     def _improve(self, instance: Instance, share: float, incumbent: Incumbent) -> list[int] | None:
-        """The placement by block that CP-SAT finds last in a share of the time; None if it finds none."""
+        """[block] → device of the last placement that CP-SAT finds in a share of the time; None if it finds none."""
         best, bound = self.incumbent.best, self.incumbent.bound
         most = self.problem.horizon if best is None else best.makespan
         model = AssignmentModel(self.problem, instance, self.loads, bound, max(most, bound))
@@ -119,7 +119,7 @@ class _Search:
 
 
 def block_orders(problem: Problem, instance: Instance, loads: PlacementLoads) -> Iterator[list[list[int]]]:
-    """Orders of all blocks in units: topological, then with backward blocks at their neighbours' first position."""
+    """Orders of all blocks, in units: the topological one; then one with each backward block at its first neighbour."""
     units = units_in_order(instance, _MOST_UNITS)
     yield units
     near: list[set[int]] = [set() for _ in instance.members]
@@ -146,9 +146,9 @@ def block_orders(problem: Problem, instance: Instance, loads: PlacementLoads) ->
 
 
 def contiguous_loads(instance: Instance, loads: PlacementLoads, units: Sequence[list[int]]) -> list[int] | None:
-    """[block] → device: the cut of the units into a run per device whose largest device load is least.
+    """[block] → device of the runs of units, one run per device, with the least largest load; None if no runs fit.
 
-    Exact up to `_MOST_STATES` sets of devices; beyond, for the devices in their order. None if no cut fits in memory.
+    The result is exact up to `_MOST_STATES` sets of devices. With more, the devices keep their order.
     """
     rooms = [math.inf if room is None else float(room) for room in instance.capacity]
     may_run = np.zeros(loads.work.shape, bool)
@@ -187,13 +187,13 @@ def _run_costs(
 
 
 def _crossing_costs(loads: PlacementLoads, home: Ints, count: int, device: int) -> Floats:
-    """[begin, end] → most ticks that a device pays for a run's transfers, by sums over a table of differences."""
+    """[begin, end] → the most ticks that a device pays for a run's transfers, by cumulative sums of differences."""
     steps = np.zeros((count + 2, count + 2))
     both = loads.sent[:, device], loads.received[:, :, device]
     sending, receiving = (np.where(table >= FAR, 0, table).max(axis=1) for table in both)
 
     def add(first: int, last: int, end: int, ticks: float) -> None:
-        """Add ticks to runs that begin from `first` to `last` and end behind `end`."""
+        """Add ticks to the runs that begin at `first` to `last` and end after `end`."""
         if first <= last:
             steps[first, end + 1] += ticks
             steps[last + 1, end + 1] -= ticks

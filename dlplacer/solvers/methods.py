@@ -28,13 +28,13 @@ _BOUND_SHARE = 0.2
 
 
 def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
-    """The default method, started with the schedules and the bound that `begin` finds in the budget."""
+    """The outcome of the default method, started with the schedules and the bound that `begin` finds."""
     starts = [start_of(method) for method in HEURISTICS if method not in budget.without]
     return solve_ilp(problem, budget, starts, begin)
 
 
 def start_of(method: str) -> Start:
-    """A heuristic as a start of the default method, which skips those whose package is not installed."""
+    """A heuristic as a start of the default method; it finds nothing if the heuristic's package is not installed."""
 
     def find(problem: Problem, instance: Instance) -> Schedule | None:
         try:
@@ -55,7 +55,7 @@ def _single(problem: Problem, budget: Budget) -> Outcome:
 
 
 def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
-    """The best schedule that CP-SAT finds for the paper's own program, timed under the problem's rules."""
+    """The best schedule that CP-SAT finds for the program of Pal et al. 2019, timed under the problem's rules."""
     built = within(lambda: not budget.left_s, partial(build_dlplacer_model, problem))
     if built is None:
         return Outcome(None, 0)
@@ -68,14 +68,14 @@ def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
 
 
 def schedules_by(method: str, problem: Problem) -> Iterator[ProblemSchedule | None]:
-    """A heuristic's plans of a problem, then of surrogates, or None; raises InputError if its package is missing."""
+    """A schedule, or None, for each attempt of a heuristic until one fits; InputError if its package is missing."""
     instance = build_instance(problem)
     for found, _, admitted in attempts(problem, instance, partial(_found, method, problem)):
         yield ProblemSchedule.of(problem, instance, found) if admitted and found is not None else None
 
 
 def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
-    """The heuristic's own schedule or none: a plan by another rule would not match the method's name."""
+    """The outcome with the heuristic's own schedule or none: no other rule's plan would match the method's name."""
     instance, bound_s = build_instance(problem), _BOUND_SHARE * budget.left_s
     incumbent = Incumbent(replace(budget.unreported, deadline=budget.deadline - bound_s), admission(problem, instance))
     StartSearch(problem, instance, incumbent, [partial(_found, method)]).run()
@@ -85,7 +85,7 @@ def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
 
 
 def _bound(instance: Instance, budget: Budget, seconds: float) -> int:
-    """The best of all combinatorial bounds, or the simple ones if a stop is requested."""
+    """The best of all combinatorial bounds, or of the two simple ones if a stop is requested."""
     bounds = within(budget.stop.is_set, partial(lower_bounds, instance, min(seconds, budget.left_s)))
     return max(critical_path(instance), whole_area(instance)) if bounds is None else bounds.makespan
 
@@ -99,7 +99,7 @@ HEURISTICS: dict[str, Callable[[Problem], Heuristic]] = {
     "sequential": sequential,
     "m-topo": lambda problem: m_topo,
 }
-"""Heuristic → the rule for a problem; the default method runs them in this order, the most profitable first."""
+"""Heuristic → its rule for a problem; the default method runs heuristics in this order, the most profitable first."""
 
 DEFAULT_METHOD = "ilp"
 
@@ -140,7 +140,7 @@ def left_out(names: Iterable[str]) -> frozenset[str]:
 
 
 def compared(problem: Problem) -> tuple[str, ...]:
-    """The methods that suit a problem: the paper's own program only for a few ops with delays of eq. 11."""
+    """The methods to compare on a problem; ``dlplacer`` is among them only for few ops with delays of eq. 11."""
     as_written = problem.op_count <= EXACT_UP_TO and problem.options.delay == "store-and-forward"
     return tuple(method for method in METHODS if as_written or method != "dlplacer")
 

@@ -31,7 +31,7 @@ _COMPILED_FROM = 16_000
 """Ops × devices above which heuristics in Python take as long as the compilation of their code."""
 
 _RESTARTS = 150
-"""Successive randomized restarts."""
+"""Most randomized restarts in a row."""
 
 
 @dataclass
@@ -52,10 +52,10 @@ class PhaseContext:
 
 @dataclass(frozen=True)
 class Phase:
-    """A step of the default method, which improves the search's incumbent in about the given seconds.
+    """A phase of the default method: `run` improves the incumbent in about the given seconds.
 
-    It gets a share of the time left. A cheap phase runs even if the requested gap is reached, because it may prove the
-    rest. A needed phase cannot be left out, because later phases depend on it.
+    These seconds are a `share` of the time left. A cheap phase runs even if the requested gap is reached, because it
+    may close the rest. A needed phase cannot be left out, because later phases depend on it.
     """
 
     name: str
@@ -67,10 +67,10 @@ class Phase:
 
 
 def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[Start], begin: Begin) -> Outcome:
-    """The best schedule found within the budget, and a makespan that none can beat.
+    """The best schedule found within the budget, and a makespan that no schedule can beat.
 
-    The warm start `begin` comes first, with an empty incumbent. Then come the schedules of the heuristics that fit into
-    a share of the time (`StartSearch`), so no plan is worse than theirs.
+    The warm start `begin` runs first, on an empty incumbent. Then the heuristics run for a share of the time
+    (`StartSearch`), so the result is no worse than the schedules of those that finish.
 
     Raises InfeasibleError if no plan can exist, naming the violated constraint, and InternalError if a proven bound
     contradicts a schedule.
@@ -117,7 +117,7 @@ def _search_stages(search: PhaseContext, seconds: float) -> None:
 
 
 def _assign_serial(search: PhaseContext, seconds: float) -> None:
-    """Solve the model of placements alone, which bounds all schedules, if one path holds all working ops."""
+    """If one path contains all working ops, solve a model of placements alone, whose bound holds for all schedules."""
     instance, path, best = search.instance, serial_path(search.instance), search.incumbent.best
     if not path or best is None:
         return
@@ -133,7 +133,7 @@ def _assign_serial(search: PhaseContext, seconds: float) -> None:
 
 
 def _solve_sections(search: PhaseContext, seconds: float) -> None:
-    """Prove sections between cut ops, whose bounds CP-SAT does not add up itself."""
+    """Solve the sections between cut ops one by one, because CP-SAT does not add up their bounds itself."""
     search.bounds = solve_sections(search.instance, search.bounds, search.incumbent)
 
 
@@ -143,7 +143,7 @@ def _restart(search: PhaseContext, seconds: float) -> None:
 
 
 def _solve_exactly(search: PhaseContext, seconds: float) -> None:
-    """Solve the model of all rules: the only phase that proves under every option."""
+    """Solve the model of all rules. No other phase can prove an optimum under every option."""
     if not solve_exactly(search.problem, search.instance, search.bounds, search.incumbent, seconds):
         raise explain_overflow(search.problem)
 
@@ -170,4 +170,4 @@ PHASES = (
     Phase("exact model", _solve_exactly, 0.8, lambda s: s.instance.working_count <= EXACT_UP_TO),
     Phase("annealing", _anneal, 1.0, lambda s: s.incumbent.best is not None),
 )
-"""The default method after its first schedules. Shares are guesses."""
+"""The phases of the default method after its first schedules, in order. Shares are guesses."""

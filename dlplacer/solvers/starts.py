@@ -1,4 +1,4 @@
-"""The first schedules: every heuristic in turn, also on surrogates if memory is short."""
+"""The first schedules of a solve: every heuristic runs in turn, also on surrogates if memory is short."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,19 +11,19 @@ from dlplacer.solvers.instance.schedule import Incumbent, Schedule
 from dlplacer.solvers.instance.time_limit import now, within
 
 Start = Callable[[Problem, Instance], Schedule | None]
-"""A heuristic; None if it runs out of memory."""
+"""A heuristic, which returns a schedule of the instance, or None if it finds none."""
 
 _SHARE, _LEAST_S, _MOST_SHARE = 0.3, 2.0, 0.8
-"""Share of the remaining time for all heuristics; at least this many seconds, but at most the last share, because a
-search gains less than they do in a short time."""
+"""The heuristics' share of the remaining time. If it is shorter than `_LEAST_S` seconds, they get these seconds, up to
+the share `_MOST_SHARE`, because in a short time heuristics gain more than a search."""
 
 _LATE_SHARE, _PLACEMENT_SHARE = 0.1, 0.25
-"""Shares of the remaining time: for heuristics that had no time at the start; for a placement alone if none finds a
-plan."""
+"""Shares of the remaining time: for heuristics that had no time at the start; for finding a placement if no heuristic
+finds a plan."""
 
 
 class StartSearch:
-    """All heuristics on a problem, as a resumable search, and the surrogate behind the best schedule."""
+    """A resumable search that runs all heuristics; `surrogate` is the instance of the best schedule found."""
 
     def __init__(self, problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[Start]) -> None:
         self._problem, self._instance, self._incumbent = problem, instance, incumbent
@@ -31,20 +31,20 @@ class StartSearch:
         self._waiting, self._in_vain = list(starts), list[Start]()
 
     def run(self) -> None:
-        """Run each heuristic once within a share of the time; if none finds a plan, go on until there is one."""
+        """Run each heuristic once within a share of the time; if none finds a plan, repeat on a placement that fits."""
         incumbent, left_s = self._incumbent, self._incumbent.budget.left_s
         self._take_turns(max(_SHARE * left_s, min(_LEAST_S, _MOST_SHARE * left_s)))
         if incumbent.best is None:
             within(incumbent.budget.stop.is_set, self._on_placement)
 
     def go_on(self) -> None:
-        """Run the heuristics that had no time; retry those that ran out of memory on a placement that fits."""
+        """Run the heuristics that had no time; then run those that found no plan on a placement that fits in memory."""
         self._take_turns(_LATE_SHARE * self._incumbent.budget.left_s)
         if self._in_vain and self._instance.memory_binds and not self._incumbent.closed:
             within(lambda: not self._incumbent.budget.left_s, self._on_placement)
 
     def _take_turns(self, share_s: float) -> None:
-        """Run the waiting heuristics until their share ends; without a plan, until the deadline for a first one."""
+        """Run the waiting heuristics for `share_s`, or until the deadline for a first plan if there is none yet."""
         incumbent, waiting, began = self._incumbent, self._waiting, now()
         first_s = incumbent.budget.for_first.left_s
 
@@ -69,7 +69,7 @@ class StartSearch:
         return True
 
     def _on_placement(self) -> None:
-        """Run the heuristics without a plan on a placement found by memory alone; InfeasibleError if none exists."""
+        """Run the heuristics without a plan on a placement that obeys all rules but time; InfeasibleError if none."""
         incumbent, count = self._incumbent, self._problem.op_count
         without, self._in_vain = [*self._in_vain, *self._waiting], []
         placement = require_placement(self._problem, _PLACEMENT_SHARE * incumbent.budget.left_s)

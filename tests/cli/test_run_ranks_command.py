@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from report.page.reading import ReadPage
 from runtime.random_plans import needs_two_cores, random_plan
 
+from dlplacer import load_topology, place
 from dlplacer.cli.main import main
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
@@ -42,6 +44,15 @@ def test_replicas_are_started_and_reported_once(tmp_path: Path, capfd: pytest.Ca
     rows = ReadPage(page.read_text()).data["schedules"]
     assert [schedule["devices"]["name"] for schedule in rows] == [devices, devices]
     assert picture.read_text().count("measured: ") == 1
+
+
+def test_a_rank_whose_device_is_unused_waits_for_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    graph, plan = capture(mlp(batch_size=4)), tmp_path / "plan.json"
+    graph = replace(graph, ops=tuple(replace(op, time_s=1e-5) for op in graph.ops))
+    place(graph, load_topology("cpu-2core"), method="single").plan.save(plan)
+    options = ["--devices", "rank0/cpu:0,rank1/cpu:1", "--steps", "1", "--batch-size", "4", "--json"]
+    assert main(["run", str(plan), "dlplacer.models:mlp", *options]) == 0
+    assert json.loads(capfd.readouterr().out)["max_abs_error"] == 0
 
 
 # What has started the ranks is killed while they load torch, capture, or run: they must not wait for its store.

@@ -23,11 +23,10 @@ Overlap = bool | Literal["sync1", "sync2", "sync3"]
 class OuterOptimizer:
     """Synchronises the workers' weights every `sync_every` steps of their own optimizers, while its context is open.
 
-    Every rank trains with its own optimizer, whose steps a hook counts, and without averaging gradients. Every
-    `sync_every` steps one all-reduce of a packed vector sums the differences of all weights and buffers from the
-    centre. Every rank has a copy of the centre (masterless form of You, Buluç and Demmel 2017, section 5). Float
-    buffers are averaged; integer buffers take the first rank's values. The inner optimizer's momentum stays local (eq.
-    5 and 6).
+    Every rank trains with its own optimizer, whose steps a hook counts; gradients are not averaged. Every `sync_every`
+    steps, one all-reduce of a packed vector sums the ranks' differences from the centre, for all weights and buffers.
+    Every rank has a copy of the centre (masterless form of You, Buluç and Demmel 2017, section 5). Float buffers are
+    averaged; integer buffers take the first rank's values. The inner optimizer's momentum stays local (eq. 5 and 6).
 
     When the context first opens, all ranks take the first rank's values, unless a state has been loaded.
 
@@ -43,7 +42,7 @@ class OuterOptimizer:
     sync_every
         Steps from one synchronisation to the next. All ranks must take the same number of steps.
     overlap
-        True (the paper's Sync EASGD 3): the all-reduce runs during the rule's `delay` steps, which is one step for
+        True (Sync EASGD 3 of You et al.): the all-reduce runs during the rule's `delay` steps, which is one step for
         elastic averaging. False (Sync EASGD 2): the all-reduce starts only when its result is needed. ``"sync1"``: like
         False, with the centre in the host's memory. All three give the same numbers.
     process_group
@@ -92,7 +91,7 @@ class OuterOptimizer:
         self._pull()
         self._centre = Centre(rule, self._packed)
         self._total = self._packed.empty()
-        # Averaging without delay does not need it, because workers take the centre's values.
+        # Without pull and delay, own differences are not needed, because workers take the centre's values.
         keeps_own = rule.pull is not None or rule.delay > 0
         self._own = self._packed.empty() if keeps_own else None
         self._counted: list[Tensor] = []
@@ -141,7 +140,7 @@ class OuterOptimizer:
 
     @contextmanager
     def at_centre(self) -> Iterator[nn.Module]:
-        """The model with the centre's weights and float buffers, for evaluation; its own are restored afterwards."""
+        """The model with the centre's weights and float buffers, for evaluation; its own values are then restored."""
         self._require_started()
         own = self._packed.pack(self._packed.empty(self._packed.float_count), with_integers=False)
         with torch.no_grad():
@@ -161,7 +160,7 @@ class OuterOptimizer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that, with those of model and inner optimizer, resumes this rank with identical bits."""
+        """The state with which this rank resumes bit by bit, together with the states of model and inner optimizer."""
         state: dict[str, Any] = {"steps": self.steps, "synchronisations": self.synchronisations, "centre": None}
         if self._started:
             waiting = self._own.clone() if self._waiting and self._own is not None else None
@@ -170,7 +169,7 @@ class OuterOptimizer:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state; model and inner optimizer must load theirs, of the same rank, before the next step.
+        """Resume from a state; model and inner optimizer must load their states of this rank before the next step.
 
         Raises
         ------
@@ -191,7 +190,7 @@ class OuterOptimizer:
             self._send_again()
 
     def _pull(self) -> float | None:
-        """a = η·ρ at the current learning rate; raises InputError if no curvature converges with it."""
+        """The pull at the current learning rate, or None; raises InputError if it diverges for every curvature."""
         group = self.inner.param_groups[0]
         pull = self.rule.pull_at(float(group["lr"]))
         if pull is not None and pull > self._stable_pull:

@@ -18,12 +18,11 @@ OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 class OuterRule:
     """An update rule for workers and centre.
 
-    Let d_i = W_i − C be the differences of P workers from values taken `delay` steps earlier. Elastic averaging moves a
-    worker by −a · d_i and the centre by a · Σ d_i (eq. 1 and 2, a = η·ρ). The other rules move the centre to the
-    workers' mean, or by an outer optimizer with gradient −Σ d_i ÷ P, and workers to the centre.
-
-    `easgd`, `local_sgd` and `diloco` describe the fields. Without `pull` workers take the centre's values, and without
-    `pull` and `outer` the centre takes the workers' mean.
+    Let d_i = W_i − C be the differences of P workers from the centre, taken `delay` steps earlier. Elastic averaging
+    moves a worker by −a · d_i and the centre by a · Σ d_i (You, Buluç and Demmel 2017, eq. 1 and 2, a = η·ρ). The other
+    rules move the centre to the workers' mean, or by an outer optimizer with gradient −Σ d_i ÷ P, and workers to the
+    centre. `easgd`, `local_sgd` and `diloco` describe the fields. If `pull` is None, workers take the centre's values;
+    if `outer` is None too, the centre takes the workers' mean.
     """
 
     name: str
@@ -46,7 +45,7 @@ class OuterRule:
             )
 
     def pull_at(self, learning_rate: float) -> float | None:
-        """a: `pull`, or η·ρ if the rule has a ρ."""
+        """The pull a: η·ρ if the rule has a ρ, else `pull`, which may be None."""
         return self.pull if self.rho is None else self.rho * learning_rate
 
     def is_due(self, step: int, period: int) -> bool:
@@ -64,10 +63,10 @@ def easgd(pull: float = 0.1, delay: int = 1, rho: float | None = None) -> OuterR
         a = η·ρ, the share of its difference from the centre by which a worker moves. Per synchronisation the centre
         covers P · a of its distance to the workers' mean; `OuterOptimizer` refuses pulls that always diverge.
     delay
-        1 is the paper's rule: gradients and differences belong to the same weights (eq. 1 and 2), so the exchange can
-        run during the forward and backward pass.
+        1 is the rule of You et al.: gradients and differences belong to the same weights (eq. 1 and 2), so the exchange
+        can run during the forward and backward pass.
     rho
-        ρ: the pull is η·ρ, with the inner optimizer's current learning rate, instead of `pull`.
+        If not None, the pull is η·ρ, with the inner optimizer's current learning rate η, instead of `pull`.
     """
     return OuterRule("easgd", pull=pull, delay=delay, rho=rho)
 
@@ -81,8 +80,8 @@ def local_sgd(start: int = 0, delay: int = 0) -> OuterRule:
         Number of initial steps with averaging after each (post-local SGD, Lin et al. 2020), which is data parallelism
         for SGD with or without momentum.
     delay
-        Number of steps after which the mean is applied, on top of a worker's updates since (Wang et al. 2020, overlap
-        local SGD): the exchange overlaps with these steps, and the result differs.
+        Number of steps from taking to applying the mean; a worker keeps its updates in between (Wang et al. 2020,
+        overlap local SGD). The exchange overlaps with these steps, and the result differs.
     """
     return OuterRule("local_sgd", start=start, delay=delay)
 
@@ -93,8 +92,8 @@ def diloco(outer_optimizer: OptimizerFactory | None = None, delay: int = 0) -> O
     Parameters
     ----------
     outer_optimizer
-        Parameters → an optimizer of them, such as ``functools.partial(torch.optim.SGD, lr=0.7)``. None means the
-        paper's SGD with Nesterov momentum 0.9 and learning rate 0.7.
+        Parameters → an optimizer of them, such as ``functools.partial(torch.optim.SGD, lr=0.7)``. None means SGD
+        with Nesterov momentum 0.9 and learning rate 0.7, as in that paper.
     delay
         See `local_sgd`.
     """
@@ -105,7 +104,7 @@ def diloco(outer_optimizer: OptimizerFactory | None = None, delay: int = 0) -> O
 class Centre:
     """The centre's weights and float buffers as a vector, and its optimizer if it has one.
 
-    It is the same on every rank, because all ranks move it by the same sum.
+    The centre is the same on every rank, because all ranks move it by the same sum.
     """
 
     def __init__(self, rule: OuterRule, packed: PackedWeights) -> None:
@@ -123,8 +122,8 @@ class Centre:
     def move(self, total: Tensor, own: Tensor | None, workers: int, pull: float | None) -> None:
         """Move the centre, and this worker's weights and float buffers with it.
 
-        `total` and `own` are differences from the centre's current values: the sum over all workers, and those of this
-        worker, which are overwritten. Without `own` a worker takes the centre's values.
+        `total`: The sum over all workers of their differences from the centre's current values. `own`: The differences
+        of this worker, which are overwritten; None: the worker takes the centre's values.
         """
         packed, weights = self.packed, slice(self.packed.parameter_count)
         buffers = slice(self.packed.parameter_count, self.packed.float_count)

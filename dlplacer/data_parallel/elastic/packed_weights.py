@@ -19,7 +19,7 @@ from dlplacer.core.errors import InputError
 class PackedTensor:
     """One tensor of the vector: elements, or bytes of integers, from `start` to `stop`.
 
-    It is looked up by its owner and attribute, because modules may replace a buffer.
+    The tensor is looked up by owner and attribute at every use, because modules may replace a buffer.
     """
 
     name: str
@@ -30,11 +30,11 @@ class PackedTensor:
 
     @property
     def tensor(self) -> Tensor:
-        """The current tensor: the local part of a sharded one, real and imaginary parts of a complex one."""
+        """The current tensor: of a sharded tensor the local part, of a complex tensor real and imaginary parts."""
         return _local(self.owner, self.attribute)
 
     def of(self, vector: Tensor) -> Tensor:
-        """Its values in a vector, integers in their own dtype."""
+        """The values of this tensor in a vector, in its shape; integers in their own dtype."""
         part, tensor = vector[self.start : self.stop], self.tensor
         part = part.to(torch.uint8).view(tensor.dtype) if _is_integer(tensor) else part
         return part.view(tensor.shape)
@@ -49,7 +49,7 @@ class PackedWeights:
     Parameters
     ----------
     device
-        The device of the vectors; None means that of the first parameter.
+        The device of the vectors; None means the device of the first parameter.
     frozen
         True to include frozen parameters; otherwise the attribute `frozen` holds them.
     """
@@ -170,7 +170,7 @@ def _placed(entries: Sequence[tuple[str, nn.Module, str]], start: int) -> tuple[
 
 def _local(owner: nn.Module, attribute: str) -> Tensor:
     tensor: Tensor = getattr(owner, attribute).detach()
-    # Checks the method and not the class, because importing DTensor takes half as long as torch.
+    # Checks the method and not the class, because importing DTensor takes half as long as importing torch.
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return torch.view_as_real(local) if local.is_complex() else local
 

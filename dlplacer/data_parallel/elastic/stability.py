@@ -1,8 +1,8 @@
 """Convergence of elastic averaging: the spectral radius of its linear recursion on a quadratic loss.
 
 On a loss h ÷ 2 · x² one period is a linear map of the workers' weights and velocities and of the centre. If all workers
-exchange together, it splits into a map of their mean and the centre, and a map of differences between workers. These
-sum to zero and do not move the centre. If workers exchange in turn, it is a product of one map per worker.
+exchange together, this map splits into a map of their mean and the centre, and a map of differences between workers,
+which sum to zero and do not move the centre. If workers exchange in turn, the map is a product of one map per worker.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class ElasticRecursion:
-    """The parameters that decide stability, except η·h; momentum is that of the workers' SGD.
+    """The parameters that decide stability, except η·h; `momentum` and `nesterov` describe the workers' SGD.
 
     With `in_turn` workers exchange in turn, each after `period` steps of its own; this round robin also represents
     asynchronous orders.
@@ -41,7 +41,7 @@ class ElasticRecursion:
 
 
 def spectral_radius(eta_h: float | Array, recursion: ElasticRecursion) -> Array:
-    """The growth factor of errors per period, for every given η·h; below 1 errors shrink."""
+    """The growth factor of errors per period, for each η·h; below 1, errors shrink."""
     shrink = np.atleast_1d(np.asarray(eta_h, dtype=np.float64))
     step = _local_step(shrink, recursion)
     taken = np.linalg.matrix_power(step, recursion.period - recursion.delay)[:, 0, :]
@@ -65,7 +65,7 @@ def require_stable(recursion: ElasticRecursion) -> None:
 
 
 def _some_curvature_converges(recursion: ElasticRecursion) -> bool:
-    # SGD alone diverges from 2 (1 + μ) on, and the pull towards a delayed centre does not help.
+    # SGD alone diverges if η·h is at least 2 (1 + μ), and the pull towards a delayed centre does not help.
     top = 2 * (1 + recursion.momentum)
     scanned = np.concatenate([np.linspace(0.1, top, _SCANNED), np.geomspace(_SMALLEST_ETA_H, 0.1, 20)])
     # One value first, because it nearly always converges and the matrices of many workers in turn are large.

@@ -1,4 +1,4 @@
-"""N data-parallel workers emulated on one device by delayed updates (section 4.2 of the paper), with codecs."""
+"""N data-parallel workers emulated on one device by delayed updates (Pal et al. 2019, section 4.2), with codecs."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,8 +24,8 @@ _SCALINGS: dict[str, Callable[[int], float]] = {"linear": float, "sqrt": math.sq
 class EmulatedWorkers:
     """Trains a model like N workers; pass it to `measure_epochs`.
 
-    With an exchange at every step, N mini-batches give one update with the mean of their gradients, each encoded and
-    decoded separately. With a period τ every worker has its own model and optimizer and takes τ steps on its own
+    With an exchange at every step, N mini-batches give one update with their mean gradient. Each gradient is encoded
+    and decoded separately. With a period τ every worker has its own model and optimizer and takes τ steps on its own
     mini-batches; then all weights are averaged, and each worker's changes are encoded and decoded.
 
     Parameters
@@ -38,8 +38,8 @@ class EmulatedWorkers:
         Model → the value compared with the goal after each epoch, in evaluation mode without gradients; None: the
         epoch's mean loss.
     rate_scaling
-        Scaling of the learning rate with the number of workers: ``linear`` as in the paper, ``sqrt`` or ``none``. With
-        a period above 1 the rate is not scaled, because every worker steps with its own mini-batch.
+        Scaling of the learning rate with the number of workers: ``linear`` as in Pal et al. 2019, ``sqrt`` or
+        ``none``. With a period above 1 the rate is not scaled, because every worker steps on its own mini-batch.
     min_numel
         Tensors with fewer elements stay in full precision with the ternary codec, as in `TernaryState`.
     name

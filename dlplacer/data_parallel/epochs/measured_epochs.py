@@ -23,14 +23,14 @@ Training = Callable[..., Iterator[float]]
 
 @dataclass(frozen=True)
 class EpochCount:
-    """Epochs for one number of mini-batches per step, per seed; None if the goal was not reached in time."""
+    """Epochs of every seed with `workers` mini-batches per step; None if the goal was not reached in time."""
 
     workers: int
     epochs: tuple[float | None, ...]
 
     @property
     def median(self) -> float | None:
-        """The median over the seeds; None if at least half of them did not reach the goal."""
+        """The median over the seeds; None if at least half of the seeds did not reach the goal."""
         known = sorted(each for each in self.epochs if each is not None)
         missing = len(self.epochs) - len(known)
         return None if 2 * missing >= len(self.epochs) else median([*known, *[float("inf")] * missing])
@@ -38,7 +38,7 @@ class EpochCount:
 
 @dataclass(frozen=True)
 class MeasuredEpochs:
-    """The result of `measure_epochs` for each batch, with its codec (None for exact gradients) and period."""
+    """The result of `measure_epochs` for every batch size, with one codec (None: exact gradients) and one period."""
 
     measurements: tuple[EpochCount, ...]
     codec: str | None = None
@@ -47,7 +47,7 @@ class MeasuredEpochs:
     def points(self) -> dict[int, float | None]:
         """Mini-batches per step → median epochs.
 
-        It ends with the first batch that misses the goal, because larger ones count as missing it too.
+        The smallest batch size that misses the goal is the last entry; larger sizes count as missing the goal too.
         """
         found: dict[int, float | None] = {}
         for each in sorted(self.measurements, key=lambda entry: entry.workers):
@@ -57,7 +57,7 @@ class MeasuredEpochs:
         return found
 
     def factor(self, exact: "MeasuredEpochs") -> float | None:
-        """Epochs ÷ those with exact gradients at every step: the median over the batches with which both converge."""
+        """Median over batch sizes of epochs ÷ epochs with exact gradients at every step; None if no size has both."""
         theirs = exact.points()
         pairs = [(epochs, theirs.get(workers)) for workers, epochs in self.points().items()]
         ratios = [epochs / base for epochs, base in pairs if epochs is not None and base is not None]
@@ -140,7 +140,7 @@ class _RunsFile(FileModel):
 
 
 class _FinishedRuns:
-    """The finished trainings, in a ``dlplacer.epoch-runs/1`` file that is rewritten after each one."""
+    """The finished trainings, in a ``dlplacer.epoch-runs/1`` file that is rewritten after each training."""
 
     def __init__(self, path: str | Path | None, training: str) -> None:
         self._path = None if path is None else Path(path)
@@ -159,7 +159,7 @@ class _FinishedRuns:
             self._found[run] = each.epochs, each.max_epochs
 
     def knows(self, run: EpochRun, max_epochs: int) -> bool:
-        """True if a run needs no more training: it reached the goal, or had at least as many epochs."""
+        """True if a run needs no more training: it reached the goal, or trained for at least `max_epochs`."""
         epochs, limit = self._found.get(run, (None, 0))
         return epochs is not None or limit >= max_epochs
 
@@ -192,25 +192,25 @@ def measure_epochs(
     period: int = 1,
     on_progress: Progress = lambda workers, seed, epoch, metric: None,
 ) -> MeasuredEpochs:
-    """Train with every batch until the goal is reached, and count the epochs.
+    """Train with every batch size until the goal is reached, and count the epochs.
 
     Parameters
     ----------
     train
         `EmulatedWorkers` for a torch model, or a function that runs the rounds of an epoch with `delayed_updates`. With
-        a codec or a period it also gets ``codec=`` and ``period=``. It decides all else that depends on the batch: the
-        paper scales the learning rate linearly with the number of workers.
+        a codec or a period it also gets ``codec=`` and ``period=``. It decides all else that depends on the batch size:
+        Pal et al. 2019 scale the learning rate linearly with the number of workers.
     batches
-        Batches to train with, in mini-batches per step: the number of data-parallel workers.
+        Batch sizes to train with, in mini-batches per step: numbers of data-parallel workers.
     reached
-        Metric → True at the goal, such as ``lambda loss: loss <= 6.1``; None if the training ends by itself there.
+        Metric → True at the goal, such as ``lambda loss: loss <= 6.1``; None if the training ends by itself.
     max_epochs
-        Most epochs of a training; a batch that needs more counts as not converging.
+        Most epochs of a training; a batch size that needs more counts as not converging.
     seeds
         Seeds, with one training each; the planner uses the median.
     checkpoint
-        A file, written atomically, with every finished training, from which a killed measurement resumes. One file may
-        hold several codecs and periods. It identifies trainings and goals by their ``name`` or by the names of their
+        A file with every finished training, written atomically; a killed measurement resumes from it. One file may hold
+        several codecs and periods. It identifies trainings and goals by their ``name``, or else by the names of their
         functions.
     codec, period
         Measure with encoded gradients, or with an exchange only every `period` steps.

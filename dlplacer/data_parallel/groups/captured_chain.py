@@ -54,7 +54,7 @@ def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) 
     """The chain of modules that own parameters, in the order of their first use in the forward pass.
 
     Forward: see `unit_chain`. Backward: a module computes from the time when all gradients of later modules are
-    finished until its own are.
+    finished until its own gradients are finished.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) 
 def unit_chain(graph: OpGraph, device_type: str, uses: ParameterUses, line: AlphaBeta, direction: str) -> LayerChain:
     """The chain of modules that hold parameters, in the order of their calls.
 
-    A module computes from its first use of a parameter to that of the next module; ops before the first module count as
+    A module computes from its first use of a parameter to the next module's first use; ops before the first module are
     part of it. The backward pass visits the modules in reverse, with times in proportion to the forward pass.
     """
     chain = _forward_chain(graph, device_type, line, uses.held)
@@ -141,7 +141,7 @@ def serial_order(graph: OpGraph) -> Sequence[str]:
 
 
 def serial_clock(graph: OpGraph, device_type: str, direction: str) -> Clock:
-    """The start and end of each op of a pass, with all ops in series."""
+    """The start and end in seconds of each op of a pass, with all ops in series."""
     times: dict[str, tuple[float, float]] = {}
     now_s = 0.0
     for name in serial_order(graph):
@@ -155,7 +155,7 @@ def serial_clock(graph: OpGraph, device_type: str, direction: str) -> Clock:
 
 
 def gradient_times(graph: OpGraph, clock_s: Clock) -> dict[str, float]:
-    """Parameter → seconds at which the backward pass finishes its gradient; those without a gradient are left out."""
+    """Parameter → seconds at which the backward pass finishes its gradient; absent without a gradient."""
     parameters = {op.colocate: op.id for op in graph.ops if op.kind == "parameter"}
     found = {}
     for op in graph.ops:
@@ -166,7 +166,7 @@ def gradient_times(graph: OpGraph, clock_s: Clock) -> dict[str, float]:
 
 
 def gradients_of(graph: OpGraph, uses: ParameterUses, clock_s: Clock) -> tuple[Gradient, ...]:
-    """The gradients of a step in the order in which they become ready for DDP; those of unused parameters come last."""
+    """The gradients of a step in the order in which they become ready for DDP; unused parameters come last."""
     finished_s = gradient_times(graph, clock_s)
     end_s = max(end for _, end in clock_s.values())
     found = []

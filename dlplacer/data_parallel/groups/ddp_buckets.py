@@ -1,4 +1,4 @@
-"""The buckets of torch's DistributedDataParallel, and the caps that make it build given buckets.
+"""The buckets of torch's DistributedDataParallel, and the caps with which it builds planned buckets.
 
 From the second step on, DDP visits the parameters in the order in which their gradients became ready in the first step.
 A parameter joins the open bucket of its dtype. A bucket that reaches its cap is closed, and the next bucket of that
@@ -51,7 +51,7 @@ class DdpBucket:
 def built_buckets(gradients: Sequence[Gradient], caps_bytes: Sequence[int]) -> tuple[DdpBucket, ...]:
     """The buckets that DDP builds from these gradients, which are in the order in which they become ready.
 
-    The caps are those of a dtype's first bucket, its second, and so on.
+    `caps_bytes`: Caps of a dtype's first bucket, second bucket, and so on; the last cap repeats.
     """
     closed: list[DdpBucket] = []
     still_open: dict[str, list[Gradient]] = {}
@@ -93,8 +93,8 @@ class PlannedBuckets:
 def plan_buckets(gradients: Sequence[Gradient], line: AlphaBeta, cap_bytes: int | None = None) -> PlannedBuckets:
     """The caps of least makespan.
 
-    With one dtype this is the optimum over all contiguous groups. One list of caps serves every dtype; with several
-    dtypes it is the best of the lists that are optimal for a single dtype and of lists with one cap.
+    With one dtype, the caps are optimal over all contiguous groups. All dtypes share one list of caps; with several
+    dtypes it is the best of the lists that are optimal for one dtype and of the lists with one cap.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def _optimal(gradients: Sequence[Gradient], line: AlphaBeta, cap_bytes: int | No
 def gradient_chain(gradients: Sequence[Gradient], line: AlphaBeta) -> LayerChain:
     """The chain in which every gradient is a layer, computed from the end of earlier gradients to its own."""
     ready_s, gaps_s = 0.0, []
-    # A gradient finished out of order gets a time of 0: the order is the engine's, the times are the graph's.
+    # A gradient finished out of order gets a time of 0: the order is autograd's, the times are the graph's.
     for gradient in gradients:
         gaps_s.append(max(0.0, gradient.ready_s - ready_s))
         ready_s = max(ready_s, gradient.ready_s)

@@ -1,4 +1,4 @@
-"""Groups of a graph's layers that send parameters or gradients together, compared with those of other policies."""
+"""Groups of a graph's layers that send parameters or gradients together, compared with the groups of other policies."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,7 +33,7 @@ class Groups(Shown):
 
     @property
     def group_bytes(self) -> list[int]:
-        """Bytes of each group."""
+        """Bytes of each group of the optimum."""
         return _group_bytes(self.chain, self.policies[-1].cuts)
 
     @property
@@ -57,7 +57,7 @@ class Groups(Shown):
 
 
 def groups_of(graph: OpGraph, machine: Topology, direction: str, cap_bytes: int | None, job: Any = None) -> Groups:
-    """The groups of a graph with times and, for gradients, the caps of DDP's buckets, whose order the job gives."""
+    """The groups of a graph with op times and, for gradients, DDP's bucket caps; `job` gives the gradients' order."""
     kind, carried_by = machine.devices[0].type, _COLLECTIVE[direction]
     line = exchange_lines(machine, sum(op.weight_bytes for op in graph.ops))[carried_by]
     caps: tuple[int, ...] | None = None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class ShardingUnit:
     """Modules whose sharded parameters are gathered in one message.
 
-    `modules`: Their paths in the order of their calls; the path "" is the whole model.
+    `modules`: Paths of the modules in the order of their calls; the path "" is the whole model.
     """
 
     modules: tuple[str, ...]
@@ -93,7 +93,7 @@ class GroupPlan:
         Parameters
         ----------
         prefetch
-            Number of units gathered ahead in each pass; this number of units is additionally in memory.
+            Number of units gathered ahead in each pass; memory must hold as many more units.
         options
             Options of `torch.distributed.fsdp.fully_shard`: ``mesh``, ``mp_policy``, ``reshard_after_forward``, ….
 
@@ -151,7 +151,7 @@ def plan_groups(
     """Message groups of least makespan for data parallelism over all devices of a machine.
 
     ``DDP(model, **plan.ddp_kwargs())`` sends gradients in these groups; ``plan.fully_shard(model, mesh=mesh)`` gathers
-    parameters and scatters gradients in them.
+    parameters and scatters gradients in these groups.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def plan_groups(
     Raises
     ------
     InputError
-        If the machine has one device, or the graph is not that of the job or has no times on the machine's devices.
+        If the machine has one device, the graph is of another job, or an op has no time on the machine's devices.
     CaptureError
         If the job cannot be captured, or does not train.
 
@@ -197,7 +197,7 @@ def plan_groups(
 def exchange_lines(topology: Topology, total_bytes: int) -> dict[str, AlphaBeta]:
     """Collective → its cost among all devices of a machine, linear in the bytes of the whole vector.
 
-    Each uses the fastest algorithm for the total, which is usually also the fastest for a group.
+    Each collective uses the fastest algorithm for `total_bytes`, which is usually also the fastest for a group.
     """
     if len(topology.devices) < 2:
         raise InputError(
@@ -212,8 +212,8 @@ def plan_units(
 ) -> tuple[tuple[ShardingUnit, ...], float]:
     """Units for both passes, and seconds of the forward pass with their gathers.
 
-    FSDP2 has the same units in both passes: those best for the forward or for the backward pass, whichever make both
-    together shorter. In the backward pass a unit is gathered again and its gradients are scattered.
+    FSDP2 has the same units in both passes: the best units for the forward or for the backward pass, whichever have the
+    smaller sum of both passes. In the backward pass a unit is gathered again, and its gradients are scattered.
     """
     if not uses.holders:
         return (), 0.0

@@ -6,7 +6,7 @@ layers after j if channel and device are free at time 0. The first group (j, l] 
     W(L) = 0,    W(j) = min over j < l ≤ L of  T_s + P_l − P_j + max(S_j, W(l)),    optimum = W(0).
 
 The makespan of a grouping is the maximum, over its groups, of arrival + computation from the group on. The first
-group's message adds exactly its time to the arrivals of the suffix, so no count of groups is needed.
+group's message delays all later arrivals by exactly its time, so W need not depend on the number of groups.
 """
 
 import math
@@ -92,7 +92,7 @@ class LayerChain:
         return tuple(reversed(tuple(accumulate(reversed(self.compute_s), initial=0.0))))
 
     def reach(self, cap_bytes: int | None) -> tuple[int, ...]:
-        """For l = 0..L-1 the last possible layer of a group that starts after layer l.
+        """[l] → the last possible layer of a group that starts after layer l, for l = 0..L-1.
 
         A group has one dtype, and at most `cap_bytes` unless it is a single layer.
         """
@@ -141,8 +141,8 @@ def makespan_s(chain: LayerChain, cuts: Sequence[int], direction: str = "forward
 def best_groups(chain: LayerChain, cap_bytes: int | None = None) -> tuple[int, ...]:
     """Last layers of the groups of least makespan and, among equals, the fewest groups, in O(L log L).
 
-    A grouping has at most a given makespan if and only if k·T_s + P_l + S_j is at most that for every k-th group
-    (j, l]. A longer group leaves fewer messages and less computation for later ones, so the longest is optimal.
+    A grouping has a makespan of at most M if and only if k·T_s + P_l + S_j ≤ M for every k-th group (j, l]. A longer
+    group leaves fewer messages and less computation for later groups, so the longest possible group is optimal.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def best_groups(chain: LayerChain, cap_bytes: int | None = None) -> tuple[int, .
 
 
 def least_makespan_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
-    """W(0), in O(L).
+    """The least makespan W(0) in seconds, in O(L).
 
     W does not rise with j, so W(l) ≤ S_j holds from some l on. Of these candidates the first is best; before it, the
     best is the least W(l) + P_l in a window whose ends only move to the left, kept in a monotone queue.

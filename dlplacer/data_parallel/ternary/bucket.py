@@ -106,9 +106,9 @@ class Counters:
 
 @dataclass
 class BucketCodec:
-    """Encodes and decodes one bucket; it is kept between steps, so that buffers are allocated once.
+    """Encodes and decodes one bucket; the codec is kept between steps, so that buffers are allocated once.
 
-    `scalers` and `planes` are those of this rank's last message.
+    `scalers`, `planes`: Scalers and planes of this rank's last message; None before the first.
     """
 
     layout: BucketLayout
@@ -172,10 +172,10 @@ class BucketCodec:
 
 
 def limits_and_scalers(tensors: Sequence[torch.Tensor], clip: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bound of eq. 21, and the largest magnitude within it (eq. 2), for each of the float32 tensors.
+    """Limits and scalers of float32 tensors: clipping bounds (eq. 21), and largest magnitudes within them (eq. 2).
 
-    The bound is infinite if clipping would destroy a tensor: if all elements are equal, or if the mean exceeds the
-    deviation, as in biases. Both are infinite if an element is infinite or undefined.
+    A limit is infinite if clipping would destroy the tensor: if all elements are equal, or if the mean exceeds the
+    deviation, as in biases. Limit and scaler are infinite if an element is infinite or undefined.
     """
     sizes = torch.tensor([len(each) for each in tensors], dtype=torch.float64, device=tensors[0].device)
     means = torch.stack([each.sum() for each in tensors]) / sizes
@@ -200,8 +200,8 @@ def as_float32(flat: torch.Tensor) -> torch.Tensor:
 def stream_key(seed: int, step: int, name: str, rank: int) -> tuple[int, int]:
     """The two 32-bit halves of the key of one tensor's random numbers.
 
-    The numbers depend only on these four values, and not on order, buckets or threads, so a resumed run draws the same
-    numbers.
+    The random numbers depend only on these four values, not on order, buckets or threads, so a resumed run draws the
+    same numbers.
     """
     said = struct.pack("<qqq", seed, step, rank) + name.encode()
     first, second = struct.unpack("<II", blake2b(said, digest_size=8).digest())
@@ -209,7 +209,7 @@ def stream_key(seed: int, step: int, name: str, rank: int) -> tuple[int, int]:
 
 
 def kernels_for(device_type: str) -> ModuleType:
-    """The compiled kernels on a CPU, and those in plain PyTorch on other devices."""
+    """The compiled kernels for a CPU, or the kernels in plain PyTorch for other devices."""
     if device_type == "cpu":
         from dlplacer.data_parallel.ternary import compiled_kernels
 

@@ -28,8 +28,8 @@ class OrderedThread:
     Attributes
     ----------
     group
-        Another group of the same ranks, because collectives of two threads over one group could have another order on
-        other ranks. Every rank must create its thread at the same place in its program.
+        Another group of the same ranks, because collectives of two threads over one group could have different orders
+        on different ranks. Every rank must create its thread at the same place in its program.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:

@@ -1,6 +1,6 @@
 """The codec on a CPU core, compiled by numba: the same bits as `torch_kernels`, about ten times faster.
 
-All kernels release the interpreter's lock. An import of this module compiles them or reads them from numba's cache.
+All kernels release the interpreter's lock. Importing this module compiles them or reads them from numba's cache.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Ternary gradients for fully_shard: one all-to-all sends the shards of a unit's gradients to their ranks as codes.
 
-Every shard of a parameter has its own scaler. Nothing is sent to all ranks, so the bytes stay a sixteenth for any
-number of ranks. One rank averages each shard, so replicas cannot differ.
+Every shard of a parameter has its own scaler. Nothing is sent to all ranks, so the bytes are a sixteenth of float32's
+for any number of ranks. One rank averages each shard, so replicas cannot differ.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,13 +41,13 @@ def ternary_reduce_scatter(model: nn.Module, state: TernaryState) -> None:
     model
         The root module, after all calls of fully_shard and before the first step.
     state
-        A state of its own for each model and rank; ``transport`` has no effect.
+        The state; every model on every rank needs its own. ``transport`` has no effect.
 
     Raises
     ------
     InputError
-        If the model is not sharded, if the state shares scalers, or if ``exclude`` matches no parameter. In a step: if
-        gradients are divided by another factor than the number of ranks.
+        If the model is not sharded, the state shares scalers, or a pattern of ``exclude`` matches no parameter. During
+        a step, if gradients are divided by a factor other than the number of ranks.
     """
     if state.share_scaler:
         raise InputError(

@@ -2,7 +2,7 @@
 
 ``all-gather``: every rank gets the codes of every rank, in one collective. ``sums``: every rank adds the codes of a
 part of the bucket and sends the sums to all. Scalers are then shared (eq. 4), so that codes add up as integers, exactly
-and in any order. A sum has ⌈log2(2 N + 1)⌉ bits, like the paper's pull from parameter servers; every rank is a server.
+and in any order. A sum has ⌈log2(2 N + 1)⌉ bits, as from the parameter servers of Wen et al.; every rank is a server.
 """
 
 import contextlib
@@ -39,8 +39,8 @@ def ternary_hook(
     Raises
     ------
     InputError
-        If DistributedDataParallel does not call this, if ``exclude`` matches no parameter, if the state serves another
-        model, or if a gradient is sparse.
+        If the caller is not DistributedDataParallel, a pattern of ``exclude`` matches no parameter, the state serves
+        another model, or a gradient is sparse.
     """
     codec, step = state.begin(bucket)
     flat = bucket.buffer()
@@ -65,7 +65,7 @@ def _gather_codes(codec: BucketCodec, flat: torch.Tensor, step: int) -> Future[t
     """A future of the averaged bucket, which needs the codes of all ranks.
 
     No collective starts in the callback, because gloo runs callbacks on the two threads that serve its collectives and
-    would never serve one started there.
+    would never serve a collective started there.
     """
     exact, what = as_float32(flat), f"the all-gather of codes in step {step}"
     sent, decode = _gather_message(codec, flat, exact, step, *codec.measured(exact))

@@ -28,10 +28,10 @@ _FORMAT = "dlplacer.ternary/1"
 
 @dataclass(frozen=True)
 class NamedParameters:
-    """The parameters of one model: ``id`` → name (the first name of a shared parameter), and those of the last layer.
+    """The names of one model's parameters by ``id`` (the first name of a shared parameter), and the last layer's names.
 
     The last layer is the last module, in the order of registration, that owns a parameter of at least two dimensions. A
-    weight that it shares, for example with an embedding, counts as its own.
+    weight that the last layer shares, for example with an embedding, counts as its own.
     """
 
     owner: weakref.ReferenceType[nn.Module]
@@ -40,7 +40,7 @@ class NamedParameters:
 
     @classmethod
     def of(cls, owner: nn.Module, module: nn.Module) -> "NamedParameters":
-        """The names of the parameters of ``module``; ``owner`` lives as long as they do."""
+        """The names of the parameters of ``module``; ``owner`` lives as long as the parameters."""
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         last: frozenset[str] = frozenset()
         for part in module.modules():
@@ -77,7 +77,7 @@ class TernaryState:
     Every parameter, weight or bias, has its own scaler. Its gradient is clipped at ``clip`` standard deviations, and
     each element becomes −1, 0 or 1 times the scaler, with the clipped element as its mean. DistributedDataParallel
     starts all replicas alike, and every rank decodes the same bits in the same order. So replicas stay bitwise equal,
-    and no weights are ever sent (the paper's parameter localization).
+    and no weights are ever sent (parameter localization, Wen et al. 2017).
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class TernaryState:
         variance if ranks differ; the transport ``sums`` always shares scalers.
     min_numel
         Parameters with fewer elements are sent in full precision. The last layer (section 3.2) and parameters that are
-        not floating-point always are.
+        not floating-point are always sent so.
     exclude
         Names of other parameters to send in full precision, or patterns of names such as ``"embed.*"``.
     transport
@@ -102,7 +102,7 @@ class TernaryState:
     Raises
     ------
     InputError
-        If one of these is out of range.
+        If an argument is out of range.
 
     Examples
     --------
@@ -145,7 +145,7 @@ class TernaryState:
 
     @classmethod
     def paper(cls, **settings: Any) -> "TernaryState":
-        """A state with the paper's defaults: shared scalers (eq. 4), and codes for biases and small weights too."""
+        """A state as in Wen et al. 2017: shared scalers (eq. 4), and codes for biases and small weights too."""
         return cls(**{"share_scaler": True, "min_numel": 1, **settings})
 
     def begin(
@@ -184,7 +184,7 @@ class TernaryState:
     def codec(
         self, layout: BucketLayout, group: dist.ProcessGroup, transport: str, device: torch.device
     ) -> BucketCodec:
-        """A codec with these settings, whose figures add to this state's statistics."""
+        """A codec with the settings of this state; its bytes and seconds count in `stats`."""
         return BucketCodec(layout, self.clip, self.seed, group, self.counters, transport, kernels_for(device.type))
 
     def takes_one_round(self, codec: BucketCodec) -> bool:
@@ -203,7 +203,7 @@ class TernaryState:
         -------
         dict
             ``steps``; ``world_size`` (0 before the first step); ``kernels``, the name of the kernels; ``transports``,
-            name → number of buckets, or of messages of fully_shard (``all-reduce`` for those without codes).
+            name → number of buckets, or of messages of fully_shard (``all-reduce``: without codes).
             ``sent_bytes``, ``full_bytes``: bytes that this rank has sent, and would have sent with an all-reduce of the
             same gradients; ``compression``: full ÷ sent. ``zeros``: share of codes that were 0 in the last step.
             ``scalers``: parameter → last scaler of this rank; ``full_precision``: parameters without a scaler.
@@ -237,7 +237,7 @@ class TernaryState:
         return {"format": _FORMAT, "seed": self.seed, "steps": self.steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume from a checkpoint, with its seed; it does not include statistics.
+        """Resume from a checkpoint, with its seed but without statistics.
 
         Raises
         ------

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 NAME = "torch"
 LANES, BLOCK = 64, 2048
 SPREAD, FIRST, SECOND = 0x9E3779B9, 0x7FEB352D, 0x846CA68B
-"""Multipliers: 2^32 ÷ the golden ratio, and the two of the integer hash with the least known bias (lowbias32)."""
+"""Multipliers: 2^32 ÷ the golden ratio, and both of lowbias32, the integer hash with the least known bias."""
 DRAW_BITS = 24
 """Bits of a random number, which float32 holds exactly."""
 

@@ -1,4 +1,4 @@
-"""Shapes, types and constness of an ONNX graph's values; onnxruntime infers those of com.microsoft ops."""
+"""Read ONNX files; infer shapes, types and constness of values, with onnxruntime for results of com.microsoft ops."""
 
 import hashlib
 from collections.abc import Container, Iterator, Mapping
@@ -43,9 +43,9 @@ class OnnxFile:
 
 
 def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weights: bool = False) -> OnnxFile:
-    """The model in a file; FileFormatError names the mistake in it or its axes.
+    """The model in a file; a FileFormatError names the mistake in the file or in the axes.
 
-    `dims`: sizes of the symbolic axes of its inputs, by name (``batch``) or place (``input:0``). `with_weights`: read
+    `dims`: sizes of the inputs' symbolic axes, by name (``batch``) or place (``input:0``). `with_weights`: read
     tensors in other files too, to run the model; to plan it, these files may be missing.
     """
     where, bindings = Path(path), dict(dims or {})
@@ -76,7 +76,7 @@ def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def _require_text(message: Any) -> None:
-    """Refuse texts that are not UTF-8: Protobuf returns bytes for them, which later code does not expect."""
+    """Refuse strings that are not UTF-8: Protobuf returns bytes for them, which later code does not expect."""
     for field, value in message.ListFields():
         for each in value if not isinstance(value, (str, bytes)) and hasattr(value, "__len__") else [value]:
             if field.type == field.TYPE_MESSAGE:
@@ -86,7 +86,7 @@ def _require_text(message: Any) -> None:
 
 
 def _read_external(model: Any, folder: Path, with_weights: bool) -> None:
-    """Check that tensors in other files are inside the model's folder; read all, or small ones whose file exists."""
+    """Check that tensors in other files are inside the model's folder; read all, or only small ones that exist."""
     wanted = []
     for tensor in _external(model):
         location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
@@ -190,7 +190,7 @@ def _bind(model: Any, bindings: Mapping[str, int]) -> None:
 class Values:
     """The values of a graph by name; `model` also has their shapes, and the shapes of values inside subgraphs.
 
-    `constant` values depend on no input: initializers, and results of nodes that read only constants and draw nothing.
+    `constant` values depend on no input: initializers, and results of nodes that read only constants, unless random.
     """
 
     specs: dict[str, TensorSpec]
@@ -199,9 +199,9 @@ class Values:
 
 
 def values_of(file: OnnxFile) -> Values:
-    """Shapes by inference over the whole graph, with the data of shape computations propagated.
+    """The values of a graph, with shapes inferred over the whole graph; the data of shape computations are propagated.
 
-    Contradictory types and shapes that depend on the data are refused; the error names value and op.
+    A FileFormatError names value and op if types contradict each other, or a shape depends on data.
     """
     model = file.model
     try:

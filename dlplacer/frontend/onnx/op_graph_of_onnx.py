@@ -16,7 +16,7 @@ from dlplacer.files.formats import structure_sha256
 from dlplacer.frontend.onnx.onnx_values import MICROSOFT, OnnxFile, data_inputs, free_name, reads, specs_of, values_of
 
 _ENDLESS = 2**31
-"""Exporters of ``while`` give the largest integer as a loop's maximum number of iterations."""
+"""Iteration limits from here on count as none: exporters of ``while`` give a loop the largest integer."""
 _VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
 _READ_IN_PART = frozenset(("Gather", "GatherElements", "GatherND", "Slice"))
 """Ops that read only the returned part of their first input: an embedding reads the rows of its tokens."""
@@ -37,8 +37,8 @@ class NodeWork(NamedTuple):
 def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, int]) -> NodeWork:
     """The work of a node of a model after shape inference, or of one of its subgraphs.
 
-    `specs`: the values visible to the node; `numbers`: the whole numbers in the file. For an If, the largest work of
-    its branches counts. A loop counts once per element of its stacked output, else up to the file's limit, else once.
+    `specs`: shapes of values visible to the node; `numbers`: name → whole number in the file. An If counts as much as
+    its largest branch. A Loop's body counts once per element of a stacked output, else up to its limit, else once.
     """
     inputs = [specs.get(name) if name else None for name in node.input]
     outputs = [specs.get(name) if name else None for name in node.output]
@@ -87,7 +87,7 @@ def is_view(node: NodeProto) -> bool:
 def flops_of(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
     """FLOPs of convolutions, matrix products and recurrences, two per multiply-add; 0 for nodes that only move bytes.
 
-    `inputs` and `outputs` are in the node's order; None is an omitted optional one.
+    `inputs` and `outputs` are in the node's order; None stands for a tensor that is omitted or has no known shape.
     """
     table = _FLOPS if node.domain in _ONNX else _CONTRIB_FLOPS if node.domain == MICROSOFT else {}
     read, made = ([spec and spec.shape for spec in specs] for specs in (inputs, outputs))
@@ -99,7 +99,7 @@ def flops_of(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
 
 
 def bytes_of(node: NodeProto, inputs: Specs, outputs: Specs) -> int:
-    """Bytes read and written, each tensor once; a partly read tensor counts that part."""
+    """Bytes read and written, each tensor once; of a tensor that is read in part, only that part counts."""
     if is_view(node):
         return 0
     standard = node.domain in _ONNX
@@ -119,7 +119,7 @@ def attribute(node: NodeProto, name: str, default: Any) -> Any:
 
 
 def _convolution(node: NodeProto, read: Any, made: Any) -> Any:
-    """2 × outputs (if transposed, inputs) × (channels of a group × kernel), the last two from the weight's shape."""
+    """2 × output elements (if transposed, input elements) × channels of a group × kernel size."""
     return 2.0 * prod(read[0] if node.op_type == "ConvTranspose" else made[0]) * prod(read[1][1:])
 
 
@@ -176,7 +176,7 @@ def _multi_head(_node: NodeProto, read: Any, made: Any) -> Any:
 
 
 def _grouped(_node: NodeProto, read: Any, made: Any) -> Any:
-    """All queries with all keys that the node returns, including those hidden by a causal mask."""
+    """Products of all queries with all keys that the node returns, including keys hidden by a causal mask."""
     present = made[1] if len(made) > 1 else None
     return 4.0 * prod(made[0]) * (read[0][1] if present is None else present[2])
 
@@ -256,7 +256,7 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
         edges += [Edge(source, op_id, specs[name].bytes, output, tensor=name) for name, source, output in read_from]
         producer.update({name: (op_id, place) for place, name in enumerate(node.output) if name})
     if not ops:
-        raise FileFormatError(str(file.path), ["all its outputs are constant: there is nothing to plan"])
+        raise FileFormatError(str(file.path), ["all outputs are constant; export a model that computes one"])
     capture = {
         "entry": str(file.path),
         "mode": "infer",

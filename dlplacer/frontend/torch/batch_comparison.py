@@ -1,4 +1,4 @@
-"""Whole batch against micro-batches in plain PyTorch: find a cut that computes the loss of the batch."""
+"""Compare micro-batches with the whole batch in plain PyTorch, to find a cut that computes the batch's loss."""
 
 import contextlib
 import copy
@@ -23,7 +23,7 @@ from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut
 
 _ROUNDING = {None: 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
-"""Autocast dtype → largest relative difference of gradients due to rounding; a tenth of it for losses."""
+"""Autocast dtype → largest relative difference of gradients that counts as rounding; for losses, a tenth."""
 
 _SHIFTS = 1, 2
 """Places by which a confirmation shifts the first input's samples; the n-th input's are shifted n times as far."""
@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ComparedCut:
-    """A cut of the batch, and a text for each change that it makes to a step's results."""
+    """A cut of the batch, and a warning for each change that the cut makes to a step's results."""
 
     cut: BatchCut
     warnings: tuple[str, ...] = ()
@@ -57,11 +57,11 @@ class ComparedCut:
 def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_other_loss: bool = False) -> ComparedCut:
     """The cut into micro-batches whose step has the loss and gradients of the whole batch.
 
-    Both are computed in plain PyTorch on the job's own tensors, or on random ones if these have no data; every random
-    op returns constants. If the mean over dimension 0 differs, cuts along other dimensions, sums, and means weighted by
-    counts of tokens or class weights are tried. A correct cut is confirmed on the same values in other orders. Batch
-    norm in training mode is accepted: a warning gives its change, and the rest is compared in evaluation mode. If every
-    cut changes the results beyond rounding, a CaptureError is raised unless `allow_other_loss`.
+    Both steps run in plain PyTorch on the job's own tensors, or on random ones if some have no data; every random op
+    returns constants. `likely_cuts` are tried in turn; losses of micro-batches are joined as a mean, else a sum, else a
+    mean weighted by counts of tokens or class weights. A correct cut is confirmed on the same values in other orders.
+    Batch norm in training mode is accepted: a warning gives its change, and the rest is compared in evaluation mode. If
+    every cut changes the results beyond rounding, a CaptureError is raised unless `allow_other_loss`.
     """
     if job.mode != "train":
         raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
@@ -105,8 +105,8 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
 def likely_cuts(job: Job, count: int) -> list[BatchCut]:
     """Cuts of a job's inputs into `count` equal parts, the most plausible first.
 
-    Batch sizes are sizes of dimension 0 or 1, those of most inputs first. Each input is cut along a dimension of that
-    size, preferably 0. Variants follow in which one input is cut along the other dimension or not at all.
+    A candidate is a dimension, 0 or 1, and its size; sizes of most inputs come first. Each input is cut along a
+    dimension of that size, preferably the candidate's. In variants, one input is cut along the other or not at all.
     """
     shapes = [tuple(leaf.shape[:2]) if isinstance(leaf, torch.Tensor) else () for leaf in flat_inputs(job)]
     found: list[tuple[int | None, ...]] = []
@@ -129,7 +129,7 @@ def _not_compared(cut: BatchCut, reason: str) -> ComparedCut:
 
 
 def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple[ComparedCut | None, Difference]:
-    """The cut if it is also correct on other data: dependent samples may share a part by chance."""
+    """The cut if also correct on shifted data, and its difference: dependent samples may share a part by chance."""
     for shift in _SHIFTS:
         # Shift the samples of each input by a different distance.
         def moved(leaf: torch.Tensor, position: int, shift: int = shift, cut: BatchCut = found.cut) -> torch.Tensor:
@@ -182,7 +182,7 @@ class _Steps:
     def _difference(
         self, parts: Sequence[Job], shares: Sequence[float] | None, evaluates: bool = False
     ) -> tuple[Difference, list[float]]:
-        """The difference from the whole batch if each micro-batch's loss has its share, and these losses."""
+        """The difference from the whole batch if micro-batches have these shares (None: equal), and their losses."""
         if evaluates not in self.whole:
             with _undone(self.job, evaluates):
                 self.whole[evaluates] = self._results(self.job)

@@ -36,7 +36,7 @@ from dlplacer.frontend.torch.tracing.step_module import (
 from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of
 
 Traceable: TypeAlias = Job | nn.Module | torch.export.ExportedProgram
-"""Inputs of a capture; a module or a program is captured for inference."""
+"""Types that can be captured; a module or a program is captured for inference."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def capture(
     """The dataflow graph of a step, without times; nothing is allocated.
 
     `job` may be a Module, fx.GraphModule or ExportedProgram, for its inference graph on `args`. `whole_backward` keeps
-    a convolution's backward in one op; `colocate_backward` keeps every backward op on the device of its forward op,
-    like the paper. If the model cannot be captured, a CaptureError names the line and the way out.
+    a convolution's backward in one op; `colocate_backward` keeps every backward op on the device of its forward
+    op. If the model cannot be captured, a CaptureError names the line and the way out.
     """
     wanted = job
     if isinstance(job, torch.export.ExportedProgram):
@@ -71,7 +71,7 @@ def capture(
 
 
 def default_rewrites(whole_backward: bool = False, job: Job | None = None) -> list[str]:
-    """Names of the rewrites that a capture applies; for a job with autocast they depend on its device type."""
+    """Names of the rewrites that a capture applies; for a job with autocast they depend on `Job.autocast_on`."""
     passes = [name for name in PASSES if not (whole_backward and name == "split-convolution-backward")]
     if job is None or job.autocast is None:
         return passes
@@ -86,7 +86,7 @@ def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = Fal
 
 
 def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
-    """The ATen graph of a job's step or of one micro-batch, with only those rewrites that affect tracing."""
+    """The ATen graph of a job's step, or of one micro-batch; only rewrites that affect tracing are applied."""
     cut = batch_cut_of(rewrites)
     trains = job.mode == "train"
     if cut.count > 1:
@@ -232,7 +232,7 @@ def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> 
 
 
 def _homes(traced: joint.Traced, executable: Executable, colocate_backward: bool) -> dict[str, str]:
-    """Op → the forward op that it is colocated with: a fused LSTM's backward, or every backward op if asked.
+    """Op → the forward op with which it is colocated, for fused LSTMs; with `colocate_backward`, for all backward ops.
 
     A backward op belongs to the forward op whose autograd sequence number it shares. Sums of a value's gradients from
     several readers carry the number of the last forward op; they belong to the forward op of their first reader.

@@ -103,7 +103,7 @@ class Job:
     def with_inputs(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], *, infers: bool = False
     ) -> "Job":
-        """The job with other inputs, or as inference; checks are not repeated in every step."""
+        """The job with other inputs, as inference if it `infers`; the constructor's checks are not repeated."""
         made = object.__new__(type(self))
         given = {"args": args, "kwargs": kwargs, "targets": targets}
         vars(made).update(vars(self) | given | ({"mode": "infer", "optimizer": None} if infers else {}))
@@ -111,7 +111,7 @@ class Job:
 
     @property
     def update(self) -> Optimizer | None:
-        """The optimizer as an `Optimizer`."""
+        """The optimizer; None if the step updates no parameters."""
         return self.optimizer if isinstance(self.optimizer, Optimizer) else None
 
     def capture(self) -> "OpGraph":

@@ -146,8 +146,8 @@ _IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itrue
 def flops_of(node: fx.Node) -> int:
     """FLOPs of a call; 0 for ops that only move or touch elements, whose bytes determine their time.
 
-    This fills gaps of torch's registry: it lacks the CPU attention kernel, products with a vector and grouped products,
-    and ignores the groups of a convolution's backward. Linear algebra still counts 0.
+    This fills gaps of torch's registry, which lacks the CPU attention kernel, products with a vector and grouped
+    products, and ignores the groups of a convolution's backward. Linear algebra still counts 0.
     """
     args, kwargs = stand_ins(node)
     packet = getattr(node.target, "overloadpacket", None)

@@ -33,7 +33,7 @@ class _Builder:
     home: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def bring_in(self, node: fx.Node, wanted: str, role: str, value: Any, *, name: str = "", **code: Any) -> None:
-        """Add a zero-time op for a given tensor; parameters and buffers count as weights, others as outputs."""
+        """Add a zero-time op for a tensor from outside; parameters and buffers count as weights, others as outputs."""
         op_id, weighs = self._free_id(wanted), role in ("parameter", "buffer")
         phase, module = "backward" if role == "tangent" else "forward", name.rpartition(".")[0] or None
         size: dict[str, Any] = {"weight_bytes" if weighs else "output_bytes": tensor_bytes(value)}
@@ -179,7 +179,7 @@ def write_after_read(codes: Mapping[str, OpCode], edges: Sequence[Edge]) -> Iter
 
 
 def _brought_in(traced: Traced, tied: Mapping[str, str]) -> set[fx.Node]:
-    """The placeholders that become ops: tensors; among tied ones those that are read, or the first if none is."""
+    """The placeholders of tensors, which become ops; of a tied tensor, those that are read, or the first if none is."""
     brought: set[fx.Node] = set()
     unread: dict[str, fx.Node] = {}
     read: set[str] = set()
@@ -221,7 +221,7 @@ def add_updates(
 ) -> tuple[list[Op], list[Edge], Executable]:
     """Append an op ``<parameter>.update`` for every parameter with a gradient.
 
-    It reads the weight and the gradient, and runs on the parameter's device, because it is in the parameter's
+    The op reads weight and gradient, and runs on the parameter's device, because it is in the parameter's
     colocation group. Its state occupies memory during the whole step.
     """
     codes: dict[str, OpCode] = dict(executable.codes)

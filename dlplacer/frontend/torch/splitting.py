@@ -40,8 +40,8 @@ _LETTERS = "bcdefghjklmnopqr"
 class Pattern:
     """One way to cut an op along an axis.
 
-    `inputs`: index of a tensor argument, or of a list of tensors → the dimension along which a part reads a slice of
-    it; others are read whole; `named`: the same for keyword arguments. `outputs`: [output] → the dimension along which
+    `inputs`: index of an argument, a tensor or list of tensors → the dimension along which a part reads a slice; other
+    arguments are read whole. `named`: the same for keyword arguments. `outputs`: [output] → the dimension along which
     the parts' results are concatenated, `SUM`, or None if there is no tensor or an empty one. `size_at`: index of the
     argument that gives the size of the cut dimension, as a number or a list of one.
     """
@@ -82,8 +82,8 @@ def patterns_of(node: fx.Node) -> dict[str, Pattern]:
 def _signature(node: fx.Node, text: str, axes: str, size_at: int | None = None) -> Patterns:
     """The cuts given by an einsum-like signature: ``bi,ic->bc`` is a matrix product.
 
-    A letter of `axes` is a dimension that can be cut; a result without it is a sum of parts. Dimensions of a term that
-    ends in a dot count from the first, others from the last, with size 1 broadcast; an empty term is read whole.
+    A letter of `axes` is a dimension that can be cut; a result without it is a sum of parts. If a term ends in
+    a dot, dimensions count from the first, else from the last, with size 1 broadcast; an empty term is read whole.
     """
     terms, results = (side.split(",") for side in text.split("->"))
     values = node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else (node.meta["val"],)
@@ -178,7 +178,7 @@ def _convolution(node: fx.Node) -> Patterns:
 def _convolution_backward(node: fx.Node) -> Patterns:
     """Cuts along the samples, where weight gradients are sums of parts, or along the channels of the result.
 
-    These are the input's channels for the input gradient, and the output's for weight and bias gradients.
+    The channels are the input's for the input gradient, and the output's for weight and bias gradients.
     """
     of_input, of_weight, of_bias = argument(node, "output_mask")
     yield from _signature(node, "b.,b.->b.,-,-", "b")

@@ -1,1 +1,1 @@
-"""Durations from data sheets: the device table and the roofline."""
+"""Costs of ops, links and collectives: device table, roofline, calibration, algorithms, gradient codecs."""

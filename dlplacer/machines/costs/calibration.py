@@ -22,7 +22,7 @@ from dlplacer.files.fields import FileModel, Table
 from dlplacer.files.text import write_json
 
 _SMALL_BYTES = 2**16
-"""The time of an op that moves no more bytes than this is the overhead of its call."""
+"""An op that moves at most these bytes and computes no FLOP takes only the overhead of its call."""
 
 
 @record(frozen=True, slots=True)
@@ -86,9 +86,9 @@ def calibration_of(
 
 
 def merged(old: Calibration, new: Calibration) -> Calibration:
-    """The union of two calibrations; if both know an op, the new time counts.
+    """The union of two calibrations; if both have an op, the new time counts.
 
-    Raises InputError if their device types, hardware or versions differ.
+    Raises InputError if their device types differ, or their versions of hardware and software.
     """
     if old.device_type != new.device_type:
         raise InputError(
@@ -104,7 +104,7 @@ def merged(old: Calibration, new: Calibration) -> Calibration:
 
 
 def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, int]:
-    """The graph with the calibrated times of the known ops, and the number of these ops.
+    """The graph with the calibrated times of the ops that the calibration has, and the number of these ops.
 
     Other ops keep their time for this type, raised to the measured overhead of a call; ops of zero time stay.
     """
@@ -117,8 +117,8 @@ def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpG
 def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topology:
     """The topology with the measured latency and rate on links between two devices of the calibration's type.
 
-    Devices of the type that have a `dispatch_s` take the measured one; others do not, because a calibration does not
-    know which devices share a process.
+    Devices of the type that have a `dispatch_s` take the measured one. Others do not, because a calibration does not
+    record which devices share a process.
     """
     kind, copy_line = calibration.device_type, calibration.copy_line
     devices = tuple(

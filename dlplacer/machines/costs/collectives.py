@@ -1,14 +1,14 @@
 """Algorithms of collectives as rounds of messages, and the ring's closed form in the α-β model.
 
-A new algorithm needs its rounds and a line in `ALGORITHMS`, which `hybrid`, `groups` and the tests read. The module
+A new algorithm needs its rounds and a row in `ALGORITHMS`, which `hybrid`, `groups` and the tests read. The module
 `dlplacer.machines.costs.links` routes the messages of a round over the links of a machine.
 
-Bytes are those of the full vector: the input of an all-reduce or reduce-scatter, and the output of an all-gather. In an
-all-to-all it is the data that one device sends, its own part included. Reductions themselves cost nothing.
+Bytes are those of the full vector: the input of an all-reduce or reduce-scatter, the output of an all-gather, and the
+data that one device sends in an all-to-all, its own part included. Reductions themselves cost nothing.
 
 Sources: R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective communication operations in MPICH, 2005
 ("Thakur"); P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009
-("Patarasuk"); both are cited by the paper for its ring all-reduce.
+("Patarasuk"). Pal et al. 2019 cite both on all-reduce.
 """
 
 import sys
@@ -140,7 +140,7 @@ ALGORITHMS: tuple[CollectiveAlgorithm, ...] = (
 
 
 def hierarchical_rounds(islands: Sequence[Sequence[int]]) -> tuple[Round, ...]:
-    """All-reduce composed of rings: reduce-scatter inside each island, all-reduce of each part across, all-gather.
+    """All-reduce by rings: reduce-scatter in each island, all-reduce of each part across islands, all-gather in each.
 
     `islands`: Ranks of each island; all have the same size.
     """

@@ -2,7 +2,7 @@
 
 Rates are peaks without sparsity. Float32 is the rate without TF32, because PyTorch leaves it off for matrix products.
 PyTorch lets cuDNN use TF32 for convolutions (``torch.backends.cudnn.allow_tf32``), which may then beat the roofline:
-profile them, or give the devices their own ``flops_per_s``. Float16 and bfloat16 are the rates of tensor cores that
+profile such models, or give the devices ``flops_per_s``. Float16 and bfloat16 are the rates of tensor cores that
 accumulate in float32, as PyTorch's kernels do. A dtype that a device lacks takes its float32 rate
 (`dlplacer.machines.costs.roofline.Rates.peak_flops_per_s`).
 """
@@ -37,7 +37,7 @@ class DeviceType:
     """A row of the device table.
 
     `flops_per_s`: Peak rate per dtype; float32 is always listed. `memory_bytes`: Size of its memory; None if it is the
-    host's. `links`: Number of its NVLinks or xGMI links; a row of a matrix with more implies a switch.
+    host's. `links`: Number of its NVLinks or xGMI links; more in a row of ``nvidia-smi topo -m`` imply a switch.
     `link_bytes_per_s`: Effective rate of one such link in one direction; 0 without any. `pcie`: Generation of its slot.
     """
 
@@ -72,7 +72,7 @@ TURN = Figure(
     "Measured with PyTorch 2.13 on two cores of a virtual EPYC: a step of a narrow transformer, 670 ops of mostly 3 to "
     "60 us, takes 9 to 12 ms alone and 15 to 23 ms if each core runs one: ops below 50 us gain nothing.",
 )
-"""Seconds from an op's start until another thread of the interpreter can start one: its lock changes hands."""
+"""Seconds from an op's start until another thread of the interpreter can start an op: the lock changes hands."""
 
 
 def _rows() -> Iterator[tuple[str, DeviceType]]:
@@ -139,7 +139,7 @@ _BY_NAME: Mapping[str, str] = (
 def known_type(name: str) -> str | None:
     """The type in the device table for a type or product name; None if there is no exact match.
 
-    Case, spaces, hyphens and vendor words are ignored; form factor and memory matter if the table tells them apart:
+    Case, spaces, hyphens and vendor words are ignored. Form factor and memory count if the table distinguishes them:
     ``Tesla V100-SXM2-16GB`` → ``V100``, ``A100-PCIE-40GB`` → ``A100-40GB``, ``rtx 3060`` → ``RTX3060``.
     """
     words = [word for word in re.findall(r"[a-z0-9.+]+", name.lower()) if word not in _MARKETING]

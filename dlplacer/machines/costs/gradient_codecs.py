@@ -1,7 +1,7 @@
-"""Gradient compressors: bytes on the wire, cost on a device, effect on convergence, and averaging over workers.
+"""Gradient codecs: bytes on the wire, cost on a device, effect on convergence, and averaging over workers.
 
 A new codec needs an entry in `CODECS` and its transports. Then ``dlplacer hybrid --codecs`` lists it, the planner
-considers each of its transports (`exchanges`), and the epochs of a strategy follow from its noise
+considers each of its transports (`exchanges`), and the epochs of a strategy follow from the codec's noise
 (`dlplacer.planning.hybrid.epochs`).
 """
 

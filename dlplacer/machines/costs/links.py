@@ -209,8 +209,8 @@ class _RingSearch:
 class MachineCosts:
     """Collectives among groups of devices that communicate in parallel.
 
-    Plain data parallelism is one group that holds the whole gradient. A worker of M devices gives M groups: the first
-    devices of all workers exchange the gradients that they hold, the second devices theirs, and so on.
+    Plain data parallelism is one group that holds the whole gradient. Workers of M devices form M groups: the first
+    devices of all workers exchange the gradients that they hold; so do the second devices, and so on.
 
     `shares`: The share of the whole vector that each group holds; the shares add up to 1. `islands`: The first group's
     ranks in sets of equal size with better links inside than between them; with fewer than two sets, or sets of one,

@@ -81,9 +81,9 @@ def _parts(op: Op) -> list[Op]:
 def rates_of(device: Device) -> Rates | None:
     """The rates of a device, or None if neither the topology nor the device table gives any.
 
-    The topology's own figures take precedence over the table: one number replaces all rates of the type, an object only
-    those of the dtypes that it lists. The overhead is the `dispatch_s`, if given, of an asynchronous device; otherwise
-    it is that of the kind, GPU or core, even if the table lacks the type.
+    The topology's own rates take precedence over the table: one number replaces all rates of the type, an object only
+    those of the dtypes that it lists. The overhead of an asynchronous device is its `dispatch_s`, if given. Otherwise
+    the overhead is that of the kind, GPU or core, even if the table lacks the type.
     """
     table = DEVICE_TABLE.get(device.type)
     if table is None and device.flops_per_s is None and device.memory_bytes_per_s is None:
@@ -115,7 +115,7 @@ def with_issue(topology: Topology, issue: str) -> Topology:
 
 
 def _issued(device: Device) -> Device:
-    """The device with the time of a kernel launch, unless its ops run inside the call that issues them."""
+    """The device with its least op time as `dispatch_s`, unless it has one or runs ops inside the issuing call."""
     # Any rate gives a device without known rates the overhead of its kind.
     rates = rates_of(device) or rates_of(replace(device, flops_per_s=1.0))
     if device.dispatch_s is not None or not device.asynchronous or rates is None or not rates.overhead_s:

@@ -1,4 +1,4 @@
-"""OpGraph → OpGraph: roofline times for the ops that have no time."""
+"""Roofline times for the ops of a graph that have no time."""
 
 import math
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
     """The graph with a time for every op on every device type of the topology where the op may run.
 
-    Times in the graph are kept, and the roofline gives the missing ones. If the rates that an op needs are not known,
-    it stays without a time (`dlplacer.problem.problem.build_problem` reports that). If nothing is missing, the same
+    Times in the graph are kept, and the roofline gives the missing ones. An op whose rates are not known stays without
+    a time (`dlplacer.problem.problem.build_problem` reports that). If nothing is missing, the same
     object comes back.
 
     Raises InputError if two devices of one type have different rates.

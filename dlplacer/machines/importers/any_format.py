@@ -1,4 +1,4 @@
-"""Another tool's file, read as a topology by its content."""
+"""Import of another tool's file as a topology; the file's content decides the format."""
 
 from pathlib import Path
 

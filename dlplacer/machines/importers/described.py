@@ -37,9 +37,9 @@ _GIB = 2**30
 
 
 def read_description(path: Path) -> Topology:
-    """The machine in a TOML file: ``hosts`` (texts as below), ``name``, ``link``, ``network``, ``used``.
+    """The machine in a TOML file: ``hosts`` (a list of texts), and the parameters of `described_topology`.
 
-    Raises FileFormatError if it is not TOML or has other keys; other errors are those of `described_topology`.
+    Raises FileFormatError if the file is not TOML or has other keys; other errors are those of `described_topology`.
     """
     wanted = 'write hosts = ["2x RTX3090, 64 GB DDR5-5600"]; name, link, network and [used] may follow'
     try:
@@ -142,7 +142,7 @@ def _ram(found: re.Match[str], prefix: str) -> Device:
 
 
 def _bus(device: Device, bus: str, link: str | None) -> Link:
-    """The link of a device to its host; that of RAM has the rate of its channels, so a GPU's link limits transfers."""
+    """The link of a device to its host; RAM's link has the rate of its channels, so a GPU's link limits transfers."""
     latency_s = PCIE_HOP_LATENCY_S.value
     if not device.asynchronous:
         return Link(device.id, bus, device.memory_bytes_per_s or 1e9, latency_s)

@@ -63,7 +63,7 @@ class _Workload(_Model):
 
     @property
     def bytes_per_ms(self) -> float:
-        """The rate that sizes and costs imply: a median, because some edges have the sizes of their readers."""
+        """The bytes per ms that sizes and costs imply: a median, because some edges have the sizes of their readers."""
         return median([edge.size / edge.cost for edge in self.edges if edge.cost and edge.size] or [1.0])
 
 
@@ -75,8 +75,8 @@ def is_workload(value: Any) -> bool:
 def import_graph(path: Path) -> OpGraph:
     """The graph of a workload, with times on types ``accelerator`` and ``cpu``.
 
-    The file's times and costs are in milliseconds. Colour classes become colocation groups, and the size of a node its
-    weights. Each node has one tensor, sized to take its edges' largest cost at `topology_of_workload`'s rate.
+    Times and costs in the file are milliseconds. Colour classes become colocation groups, and the size of a node its
+    weights. Each node outputs one tensor, whose bytes are its edges' largest cost × the rate of `topology_of_workload`.
 
     Raises FileFormatError with every mistake and its path.
     """
@@ -89,7 +89,7 @@ def import_graph(path: Path) -> OpGraph:
 def topology_of_workload(value: Any, where: str, name: str) -> Topology:
     """The machine of a workload: accelerators and CPUs on one bus, at the rate that the file's costs and sizes imply.
 
-    In its layer graphs costs are a thousandth of the time at 2 GiB/s; they are kept because published results use them.
+    Layer graphs have costs of a thousandth of the time at 2 GiB/s. These are kept because published results use them.
     """
     return built(where, _topology, validated(value, _Workload, where), name)
 

@@ -20,7 +20,7 @@ _ON_THE_LINE = 0.5
 _LEAST_EXPLAINED = 0.75
 """Least share of sizes that the line must explain to be accepted."""
 _ROUNDS = 3
-"""Number of times that a link is timed before its copies are rejected; noise on a shared machine lasts a second."""
+"""Number of times that a link is timed before its copies are rejected; noise on a shared machine lasts about 1 s."""
 _FLAT = 0.2
 """If the largest copy adds less than this share of the latency, no byte is copied."""
 
@@ -40,7 +40,7 @@ class LineFit:
 
 
 def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYTES_PER_S) -> LineFit:
-    """The α-β line through bytes → seconds of least relative squares; if time does not grow, no byte is copied.
+    """The α-β line of least relative squares through `times_s`, bytes → seconds; it is flat if time hardly grows.
 
     A delayed copy adds at most 1 to the sum of squares, however long its delay.
 

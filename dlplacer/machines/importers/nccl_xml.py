@@ -38,8 +38,8 @@ def parse_nccl_xml(text: str, where: str, name: str, device_type: str | None) ->
     A GPU without a given type takes the usual one of its compute capability or gfx number, because the file holds
     nothing more about it; ``meta.assumed`` says so.
 
-    Raises FileFormatError, with the line, if it is not such a file or has a document type, which could define entities.
-    It also raises it if types are given to only some GPUs, or if a GPU has NVLinks that its type lacks.
+    Raises FileFormatError if the text is no such file (with the line), has a document type, which could define
+    entities, or has GPUs of which only some are given types or with NVLinks that their type lacks.
     """
     if re.search(r"<!\s*(DOCTYPE|ENTITY)", text, re.IGNORECASE):
         raise FileFormatError(where, ["a DOCTYPE or ENTITY is not accepted; NCCL writes none: remove it"])
@@ -59,7 +59,7 @@ def _whole(element: Element, attribute: str, usual: str = "") -> int:
     """The value of an attribute, a whole number of at most nine digits."""
     given = element.get(attribute, usual)
     if not re.fullmatch(r"[0-9]{1,9}", given):
-        raise InputError(f"<{element.tag}>: {attribute} is {given!r}; it must be a whole number")
+        raise InputError(f"<{element.tag}>: {attribute} is {given!r}; write up to nine digits")
     return int(given)
 
 
@@ -168,7 +168,7 @@ class _Machine:
                 elif kind.startswith(_NVSWITCH_CLASS) or target.startswith("fffffff"):
                     switched[name] += count
                 else:
-                    raise InputError(f"<nvlink> of {name}: target {target!r} is neither a GPU of the file nor a switch")
+                    raise InputError(f"<nvlink> of {name}: target {target!r} is no GPU of the file; correct it")
         # Each end lists its own links; if the counts differ, only the smaller number carries data both ways.
         pairs = {
             ends: min(count, direct.get(ends[::-1], count))

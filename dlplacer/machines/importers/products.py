@@ -60,7 +60,7 @@ def nvlinks(ends: Iterable[tuple[Device, Device | str, int]], latency_s: float =
 
 
 def pcie_bytes_per_s(transfers_per_s_e9: float, width: int) -> float:
-    """Effective rate of a PCIe link in bytes per second: width × code ÷ 80 GB/s, code in 100 Mbit/s per lane from NCCL.
+    """Effective rate of a PCIe link in bytes per second: its width × NCCL's rate of a lane (6 Gbit/s at 8 GT/s).
 
     `transfers_per_s_e9`: Rate in GT/s: 8 for generation 3, 16 for 4, 32 for 5; the nearest known value counts. `width`:
     Number of lanes. PCIe has at most 32; virtual machines report 63 or 255 for an unknown width, which counts as 16.
@@ -141,7 +141,7 @@ def _required(name: str) -> str:
 
 
 def with_types(topology: Topology, device_type: str | None) -> Topology:
-    """The topology with the given types, and their figures, for its devices without a type."""
+    """The topology with the given types, and their memory and rates, for devices without a type."""
     types = given_types(device_type, [device.id for device in topology.devices if device.type == UNTYPED])
 
     def typed(device: Device) -> Device:

@@ -1,4 +1,4 @@
-"""OpGraph → OpGraph: the same step with fewer ops; plans of it are expanded to the original ops."""
+"""Coarser graphs of the same step, with fewer ops, and the expansion of their plans to the original ops."""
 
 from dlplacer.planning.coarsen.contract import contract, expanded_plan
 from dlplacer.planning.coarsen.granularity import coarsen

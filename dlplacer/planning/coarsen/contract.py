@@ -14,11 +14,11 @@ from dlplacer.core.plan import Plan
 from dlplacer.problem.simulate import in_order, replay_plan
 
 Outputs = Mapping[tuple[str, int], int]
-"""(Member, its output) → output of the group, for outputs that are read outside or by no op."""
+"""(Member, number of its output) → number of the group's output; outputs read only inside the group are absent."""
 
 
 def joined_outputs(graph: OpGraph, members: Sequence[str]) -> Outputs:
-    """The outputs of a group: those read outside, and those that no op reads, because the step returns them."""
+    """The outputs of a group: tensors read outside it, and all outputs of members without readers."""
     inside = set(members)
     index: dict[tuple[str, int], int] = {}
     for member in members:
@@ -62,12 +62,12 @@ def contract(
     """The graph in which every group is one op, whose `origin` lists the members in execution order.
 
     Times, FLOPs and bytes accessed are sums, because the members still run in series. Outputs that only members read
-    become workspace, at its peak. Colocation groups that meet in a contracted op become one.
+    count as workspace, by their peak. Colocation groups that meet in a contracted op become one.
 
-    `groups`: Wanted id → members, at least one; ``#2`` is appended to an id that another op has. `together`: Op →
-    label; ops of one label are colocated, even across groups.
+    `groups`: Id → members, at least one; if another op has the id, ``#2`` is appended. `together`: Op → label; ops of
+    one label are colocated, even across groups.
 
-    Raises InputError if an op is in two groups, a group mixes phases or devices, or the contracted graph has a cycle.
+    Raises InputError if groups share ops, mix phases, have no device in common, or make the contracted graph cyclic.
     """
     owner = _owners(graph, groups)
     order = {op_id: position for position, op_id in enumerate(graph.topological_order)}
@@ -100,7 +100,7 @@ def _renamed(constraints: Constraints, name_of: Mapping[str, str]) -> Constraint
 
 
 def members_of(op: Op) -> tuple[str, ...]:
-    """The ops that were contracted into this op; an op that is not contracted is its own member."""
+    """The ops that were contracted into an op; only the op itself if it is not contracted."""
     return op.origin if PARTS in op.attrs else (op.id,)
 
 
@@ -155,7 +155,7 @@ def _joined(graph: OpGraph, key: str, members: Sequence[str], kind: str, outputs
 
 
 def _joined_times(ops: Sequence[Op]) -> float | Mapping[str, float] | None:
-    """The sum, per device type on which every member has a time; None if there is no such type."""
+    """The sum of the members' times, by device type if any time is; None if no type has a time for every member."""
     if all(isinstance(op.time_s, (int, float)) for op in ops):
         return sum(op.time_on("") or 0.0 for op in ops)
     types = dict.fromkeys(kind for op in ops if isinstance(op.time_s, Mapping) for kind in op.time_s)
@@ -224,7 +224,7 @@ def _free_names(ops: Sequence[Op]) -> dict[str, str]:
 def _edges(
     graph: OpGraph, owner: Mapping[str, str], outputs: Mapping[str, Outputs], names: Mapping[str, str]
 ) -> Iterator[Edge]:
-    """Edges between different ops: each tensor once per reader, an edge without bytes only if no other joins them."""
+    """Edges between different ops: each tensor once per reader; edges without bytes only between ops not yet joined."""
     seen: set[tuple[str, str]] = set()
     orders: dict[tuple[str, str], Edge] = {}
     joined: set[tuple[str, str]] = set()
@@ -251,8 +251,8 @@ _FLOPS_PER_BYTE = 10
 def expanded_plan(plan: Plan, fine: OpGraph) -> Plan:
     """The plan of a coarse graph as a plan of the original graph, with the same devices and order.
 
-    A transfer starts as soon as the op that produces the tensor ends, so the plan may be faster than the coarse one. An
-    op without a time gets a share of the coarse op's time by FLOPs and bytes, or an equal share if no op has either.
+    A transfer starts as soon as the op that produces the tensor ends, so the plan may be faster than the coarse plan.
+    An op without a time gets a share of the coarse op's time by FLOPs and bytes, or an equal share if none has any.
 
     Raises MismatchError if the coarse graph was not made from these ops.
     """

@@ -19,9 +19,9 @@ Node: TypeAlias = tuple[str, str, int]
 def acyclic_groups(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """Label → its ops in topological order, for every label with two ops or more.
 
-    As long as groups wait for each other in a circle, the one that spans the most depth is cut into pieces by depth.
-    The first piece keeps the label; later ones get ``#2``, ``#3``, …. Depth grows along edges between groups and never
-    falls along edges within one, so pieces of different depth cannot wait for each other.
+    While groups wait for each other in a circle, the group that spans the most depth is cut into pieces by depth. The
+    first piece keeps the label; later pieces get ``#2``, ``#3``, …. Depth grows along edges between groups and never
+    falls along edges within a group, so pieces of different depth cannot wait for each other.
 
     `label_of`: Op → label; an op without one stays alone.
     """
@@ -79,10 +79,10 @@ _PLACES = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gra
 def chains(graph: OpGraph) -> dict[str, str]:
     """Op → label of its chain.
 
-    An op joins a chain if it is the only op of its phase that reads from the chain and reads nothing else of its phase.
-    A chain has at most one op with FLOPs: a convolution with the following normalisation and activation. Ops of other
-    phases may read from the chain; tensors kept for the backward pass are its outputs. A parameter, buffer or gradient
-    that only one chain uses joins it, with the op that overwrites it.
+    An op joins a chain if no other op of its phase reads from the chain, and it reads from no other chain of its phase.
+    A chain has at most one op with FLOPs: for example, a convolution with its normalisation and activation. Ops of
+    other phases may read from the chain; tensors kept for the backward pass are its outputs. A parameter, buffer or
+    gradient that only one chain uses joins that chain, with the op that overwrites it.
     """
     label_of: dict[str, str] = {}
     chain_of: dict[str, _Chain] = {}
@@ -175,9 +175,9 @@ GRANULARITIES = (FINEST, "fused", "module")
 
 
 def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
-    """The graph at a granularity; the `origin` of every contracted op lists ops of the given graph.
+    """The graph at a granularity; the `origin` of every contracted op lists ops of the original graph.
 
-    Parameters and buffers stay ops. If only one module reads them, they are colocated with their readers.
+    Parameters and buffers stay ops of their own. If only one module reads them, they are colocated with their readers.
 
     `granularity`: ``aten``: unchanged. ``fused``: chains of ops that always run together. ``module``: one op for each
     module and phase, in which a module without sub-modules counts as part of its parent. Ops that would wait for each
@@ -196,7 +196,7 @@ def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
         )
     label_of = chains(graph) if granularity == "fused" else by_module(graph)
     if granularity == "module":
-        # Only the machine knows the type of a device, so ops of a module that list different devices stay apart.
+        # A device's type is known only with the machine, so ops of a module that list different devices stay apart.
         named = {op.id: f" on {', '.join(sorted(op.devices))}" for op in graph.ops if op.devices is not None}
         label_of = {name: label + named.get(name, "") for name, label in label_of.items()}
     joining = {name: label for name, label in label_of.items() if graph.op(name).kind not in _STORED}

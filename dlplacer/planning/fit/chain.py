@@ -24,10 +24,10 @@ _MOST_STATES = 20_000
 class ChainCosts:
     """A chain of ops, the devices, and the costs of every op on every device.
 
-    `time_s`: [op][device] → seconds; infinite if the op may not run there. `sizes`: [op] → bytes that it keeps.
+    `time_s`: [op][device] → seconds; infinite if the op may not run there. `sizes`: [op] → bytes that the op keeps.
     `capacities`: [device] → bytes; infinite for unlimited memory. `crossing_s`: [cut][from][to] → seconds to send the
-    tensor from op ``cut − 1`` to op ``cut``. `embedding`, `shared_bytes`: The op whose weights the last op shares, and
-    their bytes, which are kept once if both are on one device. `groups`: Batches in flight in steady state.
+    tensor from op ``cut − 1`` to op ``cut``. `embedding`: The op whose weights the last op shares. `shared_bytes`:
+    Bytes of these weights, kept once if both ops are on one device. `groups`: Batches in flight in steady state.
     """
 
     ops: tuple[Op, ...]
@@ -63,14 +63,14 @@ class ChainCosts:
     def value_s(self, placement: Sequence[int], largest: bool = False) -> float:
         """Seconds of all ops and crossings in series; with `largest`, seconds per batch in steady state.
 
-        In steady state the limit is the largest load, or the latency of a batch ÷ the batches in flight.
+        In steady state this is the largest load or, if more, the latency of a batch ÷ the batches in flight.
         """
         busy, crossings = self.loads_s(placement)
         way_s = float(busy.sum() + crossings.sum())
         return max(busy.max(), crossings.max(initial=0.0), way_s / self.groups) if largest else way_s
 
     def quickest(self, largest: bool, known: Sequence[int] | None = None) -> list[int] | None:
-        """The best of a known placement and the splits of least sum and, if `largest`, least largest load, or None."""
+        """The quickest of `known`, the split of least sum and, if `largest`, that of least load; None if none fits."""
         found = [self.best_split(each) for each in {False, largest}]
         found += [None if known is None or not self.fits(known) else [*known]]
         return min((each for each in found if each), key=lambda each: self.value_s(each, largest), default=None)

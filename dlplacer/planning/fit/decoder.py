@@ -1,4 +1,4 @@
-"""The parts of a decoder language model: the weights, the cache and the work of each in one step."""
+"""The parts of a decoder language model, with the weights, the cache and the work of every part in a step."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -36,10 +36,10 @@ class CachedAttention(Record):
 
 @record(frozen=True, repr=False)
 class DecoderPart(Record):
-    """A part of a layer, or a part before or after all layers.
+    """A part of a layer, or a part before or after all layers, whose `layer` is None.
 
-    `factors`: Elements of the matrices that multiply every token, of all experts together. `experts`, `chosen`: Number
-    of experts, and of those that a token is sent to; 0 without experts.
+    `factors`: Elements of the matrices that multiply tokens, summed over all experts. `experts`, `chosen`: Numbers of
+    all experts and of the experts that a token is sent to; 0 without experts.
     """
 
     kind: Annotated[str, OneOf(KINDS)]
@@ -55,7 +55,7 @@ class DecoderPart(Record):
 
 @dataclass(frozen=True)
 class DecoderStep:
-    """One step: new tokens of each sequence, tokens in its cache, and the number of sequences.
+    """One step: `tokens` new tokens of each of `batch` sequences, with `context` tokens in the cache of each.
 
     `head_tokens`: New tokens of each sequence for which the head predicts the next token.
     """
@@ -99,7 +99,7 @@ class Decoder(Record):
     def work(self, part: DecoderPart, step: DecoderStep) -> Iterator[Work]:
         """The kernels of a part in a step: the products with its weights, then its attention.
 
-        Weights count for the expected number of different experts, chosen uniformly. Activations are not counted.
+        Bytes include the weights of the expected number of different experts, if chosen uniformly, but no activations.
         """
         tokens = step.batch * (step.head_tokens if part.kind == "head" else step.tokens)
         if part.kind == "embedding":
@@ -129,16 +129,16 @@ class Decoder(Record):
         return round(serving.groups * serving.batch * sum(spans) * serving.cache_bits / 8)
 
     def working_bytes(self, batch: int, chunk: int) -> int:
-        """Bytes of the vectors inside a layer and the logits, for a chunk of a prompt or a step of a batch.
+        """Bytes of a layer's vectors for `batch` or `chunk` tokens, whichever are more, and of a batch's logits.
 
-        A layer's input, residual and output are alive together with its widest vectors.
+        Three vectors of the hidden size (input, residual, output) and two of the widest size are alive at once.
         """
         tokens = max(batch, chunk)
         return tokens * (3 * self.hidden + 2 * self.widest) * self.activation_bytes + batch * self.vocabulary * 4
 
 
 def with_bytes(decoder: Decoder, sizes: Mapping[tuple[str, int | None], int]) -> Decoder:
-    """The decoder with the weight bytes of a file: (kind, layer) → bytes."""
+    """The decoder with a file's weight bytes, (kind, layer) → bytes; raises InputError if one but vision is missing."""
     missing = [part for part in decoder.parts if (part.kind, part.layer) not in sizes and part.kind != "vision"]
     if missing:
         where = "" if missing[0].layer is None else f" of layer {missing[0].layer}"
@@ -153,7 +153,7 @@ def with_bytes(decoder: Decoder, sizes: Mapping[tuple[str, int | None], int]) ->
 class Serving(Record):
     """The workload of a decoder.
 
-    `context`: Tokens in the cache of each sequence. `prompt`, `generated`: Tokens of a request, for the objectives
+    `context`: Tokens in the cache of each sequence. `prompt`, `generated`: Tokens of a request's prompt and answer, for
     ``prefill`` and ``request``. `chunk`: Tokens of a prompt that are processed together. `groups`: Batches in flight,
     each with its own cache; stages work in parallel only on different batches.
     """

@@ -28,18 +28,18 @@ from dlplacer.planning.place import place
 from dlplacer.solvers.heuristics.contiguous import Floats
 
 _ROUNDED = 1e-6
-"""Relative error of a bound from the ticks of the flow."""
+"""Relative error that ticks of the layer flow cause in a bound."""
 
 ASSUMED = Options(memory="sum")
-"""Memory is a sum, because weights and cache stay and the small memory of vectors is reserved."""
+"""Memory is a sum, because weights and cache stay throughout, and the small memory of vectors is reserved."""
 
 
 @record(frozen=True)
 class Judged(Record):
-    """The figures of another split, for comparison.
+    """The times of another split, for comparison with the fit.
 
-    `value_s`, `time_per_token_s`: Seconds of the objective, and of a step of decoding; None if it does not fit.
-    `max_context`: The longest context with which it fits; 0 if there is none.
+    `value_s`, `time_per_token_s`: Seconds of the objective and of a step of decoding; None if the split does not fit.
+    `max_context`: The longest context with which the split fits; 0 if there is none.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Judged(Record):
 
 @record(frozen=True)
 class Help(Record):
-    """A change of machine or workload, the objective with it, and its relative gain over the fit.
+    """A change of machine or workload, with its relative gain over the fit.
 
-    The objective is that of this placement or of the best contiguous split, whichever is better.
+    `value_s`: Seconds of the objective with the change, for the same placement or, if better, a contiguous split.
     """
 
     change: str
@@ -66,7 +66,7 @@ class Help(Record):
 class Share(Record):
     """A device's part of a fit: its layers, its bytes, and its seconds in a step of the objective.
 
-    If experts may be separate from their layer, they are among `others`.
+    `others`: Ids of ops without a layer, and of MLPs and experts that may be apart from their layer.
     """
 
     device: str
@@ -82,12 +82,12 @@ class Share(Record):
 class Fit(Shown, Record):
     """A placement of a decoder's layers on a machine; `save` writes the file of its plan.
 
-    `plan`: The checked plan of an average step of the objective. `value_s`, `lower_bound_s`: Seconds of the objective
-    (per token, prompt or request, or between two steps in steady state), and its lower bound for all placements.
-    `decode_s`, `prefill_s`: Seconds of a step of decoding and of a batch of prompts with this placement. `binds`: The
-    part whose doubling would change the objective most: ``bandwidth``, ``memory``, ``cache``, ``link`` or ``compute``;
-    for the longest context, ``cache``, or ``model`` if its own limit binds. `max_context`: Tokens of the longest
-    context with which some contiguous split fits; 0 if none does.
+    `plan`: The checked plan of an average step of the objective. `value_s`: Seconds of the objective per token, prompt
+    or request, or between two steps in steady state. `lower_bound_s`: A lower bound on `value_s` for all placements.
+    `decode_s`, `prefill_s`: Seconds of a decoding step and of a batch of prompts. `binds`: The resource that helps most
+    if doubled (cache: if halved): ``bandwidth``, ``memory``, ``cache``, ``link`` or ``compute``; for the longest
+    context, ``cache``, or ``model`` if the model's own limit binds. `max_context`: Tokens of the longest context with
+    which some contiguous split fits; 0 if no split does.
     """
 
     plan: Plan
@@ -224,8 +224,8 @@ def fit(
 ) -> Fit:
     """The best placement of the layers, with a bound, the splits of other tools, the bottleneck and improvements.
 
-    `last`: Devices, or their types, that are used only if the model does not fit on the others. `tensor_parallel`: Sets
-    of GPUs that divide every matrix, each set as one stage. The best of several shares is used, and the bound holds for
+    `last`: Names or types of devices to use only if the model does not fit on the others. `tensor_parallel`: Sets of
+    GPUs that divide every matrix, each set as one stage. The best of several shares is used, and the bound holds for
     these shares.
 
     Raises InfeasibleError with the missing bytes if the model does not fit.
@@ -266,7 +266,7 @@ def fit(
 
 
 def _shared(question: Question, sets: Sequence[Sequence[str]]) -> Question:
-    """The question with each set as one device, with the shares of the quickest split or else of the most memory."""
+    """The question with each set as one device, with shares of the quickest split or, if none fits, of most memory."""
     if not sets:
         return question
     kept = question.reserve_bytes + question.working_bytes
@@ -284,7 +284,7 @@ def _value_s(found: tuple[Question, ChainCosts, list[int] | None]) -> float:
 def _in_flight(question: Question) -> tuple[Question, ChainCosts, list[int] | None]:
     """The question with the number of batches in flight that gives the most tokens, its chain and its best split.
 
-    More batches keep more stages busy, but each has its own cache.
+    More batches keep more stages busy, but every batch has a cache of its own.
     """
     most = len(question.topology.devices) if question.largest else 1
     asked = [replace(question, serving=replace(question.serving, groups=groups + 1)) for groups in range(most)]
@@ -405,7 +405,7 @@ def _changes(question: Question, chain: ChainCosts) -> Iterable[tuple[str, str, 
 
 
 def _binding(question: Question, chain: ChainCosts, placement: list[int], longest: bool) -> str:
-    """The part whose doubling would change the objective most; the first of equals."""
+    """The bottleneck as in `Fit.binds`; the first of equals."""
     if longest:
         return "model" if question.serving.context == question.decoder.most_context else "cache"
 

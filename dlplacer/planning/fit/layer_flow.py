@@ -76,9 +76,9 @@ def best_placement(
 ) -> Found:
     """The placement of least sum of times and crossings, with its bound.
 
-    `largest`: Minimize the largest load of a device; crossings count only between runs limited by `follows`. `follows`:
-    [from][to] → whether a run on one device may follow a run on another. If given, each device has at most one run,
-    experts excepted. None sets no limits.
+    `largest`: Minimize the largest load of a device; crossings count only if `follows` is set, and only between runs.
+    `follows`: [from][to] → whether a run on one device may follow a run on another. Each device then has at most one
+    run, except for experts. None sets no limits.
     """
     flow = _Flow(chain, None if known is None else chain.value_s(known, largest), largest, follows)
     bound_s, until = 0.0, time.monotonic() + seconds
@@ -171,13 +171,13 @@ class _Flow:
             here = [(node[0], passes) for node, passes in self.passes.items() if node[1] == device]
             held = [size[slot] * passes for slot, passes in here]
             self.model.add(total([*held, -int(self.chain.shared_bytes) * self._both_ends(device)]) <= int(room))
-            # Only so many ops of at least this size fit; the relaxation would fill the rest with a fraction of one.
+            # At most room ÷ size ops of at least this size fit; the relaxation would add a fraction of another.
             for least in {size[slot] for slot, _ in here if size[slot]}:
                 large = [passes for slot, passes in here if size[slot] >= least and slot != tied]
                 self.model.add(total(large) <= int(room) // least)
 
     def _both_ends(self, device: int) -> cp_model.LinearExprT:
-        """1 if the ops that share weights are on a device."""
+        """At most 1 if both ops that share weights are on a device, else 0."""
         ends = [(self.slots[op], device, device) for op in (self.chain.embedding, -1)]
         if ends[0] == ends[1] or not all(end in self.passes for end in ends):
             return 0
@@ -244,7 +244,7 @@ def _kinds(chain: ChainCosts) -> list[Hashable]:
 
 
 def _slots(periods: Sequence[tuple[int, int]]) -> list[int]:
-    """[op] → its place in the periods, each of which counts once."""
+    """[op] → its place in the periods; repetitions of a period have the same places."""
     slots: list[int] = []
     for length, times in periods:
         begin = slots[-1] + 1 if slots else 0

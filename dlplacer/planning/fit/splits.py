@@ -1,4 +1,4 @@
-"""Splits by other tools and by the user, for comparison with the best one."""
+"""Splits by other tools and by the user, for comparison with the best split."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -15,7 +15,7 @@ Split = Callable[[ChainCosts], Sequence[int] | None]
 
 
 def by_counts(chain: ChainCosts, counts: Sequence[int]) -> list[int]:
-    """[op] → device: this number of layers per device, in order; other parts are on the device of a neighbour."""
+    """[op] → device, with `counts` layers on each device in order; other parts join the layer before, or the first."""
     numbers = [op.meta.get("layer") for op in chain.ops]
     layers = len({number for number in numbers if number is not None})
     if len(counts) > len(chain.devices) or sum(counts) != layers or min(counts) < 0:
@@ -81,7 +81,7 @@ def _shared(weights: Sequence[float], layers: int) -> list[int]:
 
 
 def _in_proportion(weight: Callable[[ChainCosts, int], float]) -> Split:
-    """A split over the GPUs, or over all devices if there are no GPUs."""
+    """A split in proportion to a weight of each GPU, or of each device if there are no GPUs."""
 
     def split(chain: ChainCosts) -> list[int]:
         gpus = [device.asynchronous for device in chain.devices]
@@ -106,9 +106,9 @@ def _memory(chain: ChainCosts, place: int) -> float:
 def _filled(
     chain: ChainCosts, order: Sequence[int], sizes: Sequence[float], kept: Mapping[int, float], shared: float = 0.0
 ) -> list[int] | None:
-    """The split that fills each device before the next; `kept` is left free on a device.
+    """The split that fills each device before the next; None if the devices do not hold all ops.
 
-    The last op is smaller by `shared` on the device of the embedding whose weights it shares.
+    `kept`: Device → bytes to leave free. `shared`: Bytes that the last op saves on the device of its embedding.
     """
     placement: list[int] = []
     for device in order:
@@ -128,7 +128,7 @@ def _greedy(chain: ChainCosts) -> list[int] | None:
 
 
 def _accelerate(chain: ChainCosts) -> list[int] | None:
-    """Like `infer_auto_device_map`: by weights only, in order; GPU 0 and RAM keep memory for the largest layer."""
+    """As `infer_auto_device_map`: by weights, GPUs before RAM; GPU 0 and RAM keep room for the largest layer."""
     weights = [float(op.weight_bytes) for op in chain.ops]
     order = sorted(range(len(chain.devices)), key=lambda place: not chain.devices[place].asynchronous)
     layers = [weight for op, weight in zip(chain.ops, weights, strict=True) if op.meta["layer"] is not None]
@@ -144,4 +144,4 @@ SPLITS: Mapping[str, Split] = {
     "greedy": _greedy,
     "accelerate": _accelerate,
 }
-"""Name → the split, which is None if it does not place all. vLLM's default is even, llama.cpp's and exo's by memory."""
+"""Name → split, which returns None if not all ops fit. vLLM's default is even, llama.cpp's and exo's by memory."""

@@ -16,15 +16,15 @@ _MIXES = tuple(1 - step / 32 for step in range(33))
 
 
 def divided(topology: Topology, sets: Sequence[Sequence[str]], kept_bytes: int) -> Iterator[Topology]:
-    """The machines with each set of devices as one, for shares from bandwidth-proportional to memory-proportional.
+    """Machines in which each set of GPUs is one device; first with shares by bandwidth, last by memory.
 
-    A stage is as fast as its slowest share, and full when its first share is full. Its meta has the members' numbers
-    among all GPUs of the machine, these GPUs' hosts and types, the shares, and the cost of the all-reduce after
+    A stage is as fast as its slowest share, and full when its first share is full. The stage's ``meta`` has the
+    members' numbers among all GPUs, the hosts and types of all GPUs, the shares, and the cost of the all-reduce after
     attention and MLP (Shoeybi et al. 2019).
 
     `kept_bytes`: Memory of each member that holds neither weights nor cache.
 
-    Raises InputError if a set has fewer than two GPUs, names an unknown device, or shares one with another set.
+    Raises InputError if a set has fewer than two GPUs or names an unknown device, or if two sets share a GPU.
     """
     named = [name for names in sets for name in names]
     for names in sets:

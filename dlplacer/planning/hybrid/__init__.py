@@ -1,4 +1,4 @@
-"""The choice of parallelism for N devices: step time × steps × epochs of every strategy (sections 3–5 of the paper).
+"""The choice of parallelism for N devices by step time × steps × epochs (Pal et al. 2019, sections 3–5).
 
 >>> from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work
 >>> from dlplacer.planning.hybrid import plan_hybrid

@@ -1,4 +1,4 @@
-"""Epochs to the target accuracy, E of the paper's equation 1, and their files: ``dlplacer.epochs/1``."""
+"""Epochs to the target accuracy, E of eq. 1 of Pal et al. 2019, and their files, ``dlplacer.epochs/1``."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ from dlplacer.machines.costs.gradient_codecs import CODECS
 
 @dataclass(frozen=True)
 class CriticalBatch:
-    """E(B) = E_min (1 + B ÷ B_crit): the form of McCandlish et al., An empirical model of large-batch training, 2018.
+    """The epochs E(B) = E_min (1 + B ÷ B_crit) of McCandlish et al. 2018, An empirical model of large-batch training.
 
     `minimum_epochs`: E_min, the epochs of a tiny batch. `critical`: B_crit, the batch that needs twice as many epochs,
-    in the unit of the batches; infinite if epochs do not grow. `residuals`: Fitted ÷ given − 1 per point of a fit, in
-    order of batch.
+    in the unit of the batches; infinite if epochs do not grow. `residuals`: Fitted ÷ measured epochs − 1 for
+    every point of a fit, by batch.
     """
 
     minimum_epochs: float
@@ -82,8 +82,8 @@ class EpochsTable:
     """Epochs measured at some batches.
 
     Between two batches epochs are interpolated linearly, which is exact for the critical-batch form. Below the smallest
-    batch its epochs hold, which is a safe estimate because epochs grow with the batch. Above the largest batch epochs
-    are unknown, and none are assumed.
+    batch, the epochs of that batch are used: a safe estimate, because epochs grow with the batch. Above the largest
+    batch, epochs are unknown.
 
     `points`: Mini-batches per step → epochs; None if training does not converge with this batch or any larger one.
     """
@@ -140,11 +140,11 @@ class StatisticalEfficiency:
     """Epochs of a whole strategy, which depend on its batch, its codec and its period of exchange.
 
     `base`: Epochs with exact gradients exchanged at every step: an `EpochsTable` or a `CriticalBatch` in mini-batches.
-    `codec_factors`: Codec → measured epochs with it ÷ without it. For other codecs the noise ratio v bounds the factor
+    `codec_factors`: Codec → measured epochs with it ÷ without. For other codecs the noise ratio v bounds the factor
     (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B, or v if B_crit is unknown.
-    `period_factors`: Steps between exchanges → epochs ÷ those with an exchange at every step; periods that are
-    not listed are not considered. `elastic_factors`: The same for elastic averaging, whose exchange may take until the
-    end of the next step.
+    `period_factors`: Steps between exchanges → epochs ÷ epochs with an exchange at every step; periods that are not
+    listed are not considered. `elastic_factors`: The same for elastic averaging, whose exchange may take until the end
+    of the next step.
     """
 
     base: EpochsTable | CriticalBatch
@@ -173,11 +173,11 @@ class StatisticalEfficiency:
         return isinstance(self.base, CriticalBatch) or self.base.knows(workers)
 
     def fit(self) -> CriticalBatch | None:
-        """The critical-batch form fitted to a table, with its residuals; None if `base` has that form or one point."""
+        """The critical-batch form fitted to a table, with its residuals; None without a table, or with one point."""
         return None if isinstance(self.base, CriticalBatch) else self.base.fit()
 
     def epochs(self, workers: int, codec: str = "none", period: int = 1, elastic: bool = False) -> float | None:
-        """Epochs needed with `workers` workers; None if the goal is out of reach or unknown.
+        """Epochs needed with `workers` workers; None if training does not converge, or nothing is known.
 
         Raises InputError if nothing is known about the period or the codec.
         """
@@ -208,10 +208,10 @@ class StatisticalEfficiency:
 
 
 Positive = Annotated[float, Field(gt=0, le=1e12)]
-"""A positive number of epochs; larger ones make no sense, and their products with times would overflow."""
+"""A positive number of epochs, at most 10^12, so that products with times do not overflow."""
 Whole = Annotated[int, Field(ge=1, lt=2**63)]
 CountKey = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,11}$")]
-"""A whole number below 10^12, because Python rejects thousands of digits and floats overflow at hundreds."""
+"""Digits of a number below 10^12; Python rejects integers of thousands of digits, and floats overflow at hundreds."""
 
 
 class CriticalBatchFields(FileModel):
@@ -284,7 +284,7 @@ class EpochsData:
 
 
 def one_batch() -> EpochsData:
-    """Epochs for a fixed batch of one worker: they cancel out, and those of other batches are unknown."""
+    """Epochs for a fixed batch of one worker, which cancel out; the epochs of other batches are unknown."""
     return EpochsData(StatisticalEfficiency(EpochsTable({1: 1.0})))
 
 
@@ -298,7 +298,7 @@ def read_epochs(path: str | Path) -> EpochsData:
 
 
 EpochsLike: TypeAlias = str | PathLike[str] | Mapping[int, float | None] | EpochsData | None
-"""Epochs, their file, or a dict from numbers of workers to epochs; None means one fixed batch."""
+"""Epochs, the path of their file, or a dict from numbers of workers to epochs; None means one fixed batch."""
 
 
 def epochs_of(value: EpochsLike) -> EpochsData:

@@ -24,10 +24,10 @@ class HybridProblem:
     """The input of the hybrid planner.
 
     `model_parallel`: Speedup of M devices, or the possible splits among them. `topology`: The machine that provides the
-    devices of model-parallel workers; None if speedups do not depend on it. `step_times`: The source of step times;
+    devices of model-parallel workers; None if speedups depend on no machine. `step_times`: The source of step times;
     None means the links of the topology, or SE = 1 without a topology. `degrees`: Model-parallel degrees to consider in
-    addition to 1; degrees without a split are skipped. `alone`: Like `model_parallel`, for workers of one device: below
-    1 if the device is slower than `work`, no split if the model does not fit. None means the time of `work` everywhere.
+    addition to 1; degrees without a split are skipped. `alone`: Like `model_parallel`, for workers of one device, whose
+    speedup is below 1 if the device is slower than in `work`; None means the time of `work` on every device.
     """
 
     work: Work
@@ -115,7 +115,7 @@ class _Search:
             return ()
 
     def _splits(self, count: int, degree: int) -> tuple[WorkerSplit, ...]:
-        """The splits of a worker; on a machine, those of the slowest chosen worker."""
+        """The splits of a worker; on a machine, the splits of the slowest of the chosen workers."""
         ask = self.problem.alone if degree == 1 else self.problem.model_parallel
         if ask is None:
             return (ALONE,)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Strategy:
     """Data-parallel workers of M devices each that exchange gradients with one codec and transport.
 
-    `devices`, `degree`: Number of devices in use, and M, their number per worker. `effort_s`: Step time × steps ×
+    `devices`: Number of devices in use. `degree`: M, the number of devices per worker. `effort_s`: Step time × steps ×
     epochs for a data set of one mini-batch, which ranks strategies for every data set.
     """
 
@@ -37,11 +37,11 @@ class Strategy:
 
     @property
     def effort_s(self) -> float:
-        """T · E ÷ workers: the time to converge ÷ the number of mini-batches in the data set (eq. 1)."""
+        """T · E ÷ workers: seconds to converge ÷ mini-batches in the data set (Pal et al. 2019, eq. 1)."""
         return self.step.step_s * self.epochs / self.workers
 
     def time_s(self, mini_batches: float) -> float:
-        """C = T · S · E of eq. 1, in seconds, for a data set of this number of mini-batches."""
+        """Seconds to converge, C = T · S · E (eq. 1), for a data set of this number of mini-batches."""
         return self.effort_s * mini_batches
 
     @property
@@ -78,10 +78,10 @@ class Strategy:
 class BestOfDevices:
     """The best strategies within a budget of devices.
 
-    `data_parallel`, `hybrid`: The best strategy on exactly this number of devices with workers of one device, and of
-    several; None if there is none. `best_data_parallel`, `best_hybrid`: The best on at most this number. `by_degree`:
-    Model-parallel degree → the best on exactly this number. `is_compared`, `is_best_compared`: True if the epochs of
-    data parallelism are known for this number of workers, and for every number up to it; only then are there ratios.
+    `data_parallel`, `hybrid`: The best strategy on exactly this number of devices, with workers of one device or of
+    several; None if there is none. `best_data_parallel`, `best_hybrid`: The same on at most this number. `by_degree`:
+    Model-parallel degree → the best on exactly this number. `is_compared`: True if the epochs of data parallelism are
+    known for this number of workers; else ratios are None. `is_best_compared`: The same for every number up to this.
     """
 
     devices: int
@@ -126,7 +126,7 @@ class BestOfDevices:
 
     @property
     def is_hybrid_win(self) -> bool:
-        """True if a hybrid beats data parallelism on as many devices or, if that does not train, on any fewer."""
+        """True if a hybrid beats data parallelism on as many devices or, if that does not train, on fewer."""
         if self.hybrid is None or not self.is_compared:
             return False
         if self.data_parallel is None and not self.is_best_compared:
@@ -191,7 +191,7 @@ class HybridPlan(Shown):
         return (self.reference_s or first.effort_s) / strategy.effort_s
 
     def lines(self, budgets: Sequence[BestOfDevices]) -> dict[str, list[tuple[int, Strategy | None]]]:
-        """Name of a line in a chart → (devices, strategy on exactly this number) for these budgets."""
+        """Name of a line in a chart → (devices, strategy on exactly this number, or None) for these budgets."""
         found = {"data parallelism": [(each.devices, each.data_parallel) for each in budgets]}
         for degree in sorted({degree for each in budgets for degree in each.by_degree if degree > 1}):
             points = [(each.devices, each.by_degree.get(degree)) for each in budgets]
@@ -201,7 +201,7 @@ class HybridPlan(Shown):
     def speedup_needed(self, devices: int, degree: int = 2) -> float | None:
         """SU^M above which workers of `degree` devices beat data parallelism on as many (eq. 6).
 
-        None if data parallelism is not known on this number of devices, or on a `degree`-th of it.
+        None if there is no data-parallel strategy for this number of devices, or for this number ÷ `degree`.
         """
         if not 1 <= degree <= devices or devices % degree:
             return None

@@ -34,7 +34,7 @@ class StepChoices:
 
     `fixed_bytes`: Bytes of weights, gradients, state, inputs, activations between modules, and the largest workspace.
     `modules`: Module path → its recomputation; modules without inner activations are left out. `workspace_bytes`: The
-    largest workspace.
+    largest workspace. `fixed_s`: Seconds of the step without recomputation.
     """
 
     fixed_s: float
@@ -74,7 +74,7 @@ def block_of(op: Op) -> str:
 
 
 def _saved_bytes(graph: OpGraph, op: Op) -> int:
-    """Bytes of a forward op's outputs that the backward pass reads; 0 for parameters and buffers, always resident."""
+    """Bytes of a forward op's outputs that the backward pass reads; 0 for parameters and buffers, which always stay."""
     if op.phase != "forward" or op.kind in ("parameter", "buffer"):
         return 0
     read = {edge.output: edge.bytes for edge in graph.edges_from[op.id] if graph.op(edge.target).phase == "backward"}
@@ -109,8 +109,8 @@ class BatchPlan:
     """The plan for a mini-batch of one size.
 
     `bound_bytes`: M_bound (Zou et al. 2017, eq. 5), the bytes left for workspaces without recomputation; if negative,
-    some modules must be recomputed. `step_s`: T*(X); None if the batch does not fit. `epochs`, `training_s`: E(X), and
-    the seconds of the whole training, which are None if the size of the data set is not known.
+    some modules must be recomputed. `step_s`: T*(X); None if the batch does not fit. `epochs`: E(X); None if training
+    does not converge. `training_s`: Seconds of the training; None if the size of the data set is unknown.
     """
 
     batch: int
@@ -124,9 +124,9 @@ class BatchPlan:
 
     @property
     def effort_s(self) -> float:
-        """The training time, or T*·E per sample if the size of the data set is not known; the least is best.
+        """The training time or, if the data set's size is unknown, T* · E ÷ batch; the least is best.
 
-        It is infinite if the batch does not fit. T*·E alone would favour the smallest batch, so it counts per sample.
+        It is infinite if the batch does not fit or does not converge. T* · E alone would favour the smallest batch.
         """
         if self.step_s is None or self.epochs is None:
             return math.inf
@@ -180,7 +180,7 @@ def _memory_bytes(step: StepChoices, recomputed: tuple[str, ...]) -> int:
 def _recomputed(step: StepChoices, memory_bytes: int) -> tuple[str, ...] | None:
     """The modules to recompute for the least time within the memory; None if no choice fits.
 
-    Minimise Σ t_i r_i so that held + Σ m_i (1 − r_i) + b fits and b ≥ m_i r_i for all i, solved exactly with HiGHS.
+    HiGHS minimizes Σ t_i r_i exactly (r_i = 1: recompute i), so that fixed + Σ m_i (1 − r_i) + b fits and b ≥ m_i r_i.
     """
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp

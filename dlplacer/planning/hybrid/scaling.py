@@ -1,6 +1,6 @@
 """Scaling efficiency SE_N = T_1 ÷ T_N as a constant or from overheads.
 
-Lemmas 3.1 and 3.2 of Zou et al. 2017 give the devices for a speedup, and the servers that hide an exchange.
+Lemmas 3.1 and 3.2 of Zou et al. 2017 give the number of devices for a speedup, and of servers that hide an exchange.
 """
 
 import math
@@ -15,7 +15,7 @@ MOST_WORKERS = 10**18
 
 
 def constant_efficiency(value: float = 1.0) -> Callable[[int], float]:
-    """A function for SE_N that is constant for more than one worker; 1 is the paper's assumption (section 4.3)."""
+    """A function from workers to SE_N, constant above one worker; Pal et al. 2019 assume 1 (section 4.3)."""
     if not 0 < value <= 1:
         raise InputError(f"scaling efficiency is {value}; it must be above 0 and at most 1")
     return lambda workers: 1.0 if workers == 1 else value
@@ -35,7 +35,7 @@ _SAME = 1e-12
 
 @dataclass(frozen=True)
 class SerialOverhead:
-    """Lemma 3.1 of Zou et al. 2017: SE_N = (1 + R) ÷ (1 + N R), R = overhead ÷ compute of one device.
+    """Efficiency SE_N = (1 + R) ÷ (1 + N R) of lemma 3.1 of Zou et al. 2017, R = overhead ÷ computation of one device.
 
     The overhead occurs once per device, in series.
     """
@@ -82,7 +82,7 @@ _MOST = 10**9
 
 
 def most_overhead_ratio(wanted_efficiency: float, gpus: int) -> float:
-    """R = (1 − α) ÷ (α·G − 1), Lemma 3.1: the largest overhead ÷ computation that allows efficiency α on G GPUs.
+    """The largest overhead ÷ computation with efficiency α on G GPUs: R = (1 − α) ÷ (α·G − 1) (lemma 3.1).
 
     Raises InputError if the efficiency is not in (0, 1], or is at most 1 ÷ G, which every overhead allows.
     """
@@ -98,7 +98,7 @@ def most_overhead_ratio(wanted_efficiency: float, gpus: int) -> float:
 
 
 def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, compute_s: float) -> int:
-    """⌈load ÷ (rate · T_C)⌉: the least number of channels, at least 1, that move a load during a step's computation.
+    """The least number of channels that move a load during a step's computation: ⌈load ÷ (rate · T_C)⌉, at least 1.
 
     The arithmetic is exact on printed decimals (0.1 is a tenth), so that a load that just fits counts as fitting. The
     load is divided evenly and moves, asynchronously, during the computation of the previous step.
@@ -121,7 +121,7 @@ def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, co
 
 
 def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: float, compute_s: float) -> int:
-    """N_ps = ⌈2·S_p·N_w ÷ (B_ps·T_C)⌉ of Lemma 3.2: every worker pulls and pushes all parameters in every step.
+    """The least number of servers, ⌈2·S_p·N_w ÷ (B_ps·T_C)⌉ (lemma 3.2): workers pull and push all parameters a step.
 
     Raises InputError if there are no workers, and the errors of `fewest_channels`.
     """
@@ -140,7 +140,7 @@ def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, 
 def gpus_for(
     overhead: float | None, speedup: float | None, efficiency: float | None, gpus: int | None
 ) -> dict[str, float]:
-    """The other figures of Lemma 3.1, from an overhead with a speedup or GPUs, or from an efficiency with GPUs."""
+    """The other quantities of lemma 3.1, from an overhead with a speedup or GPUs, or from an efficiency with GPUs."""
     figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
     given = {name for name, value in figures.items() if value is not None}
     if given == {"efficiency", "gpus"}:
@@ -156,7 +156,7 @@ def gpus_for(
 
 
 def servers_for(load_bytes: float, bytes_per_s: float, compute_s: float, workers: int | None) -> dict[str, float]:
-    """The least number of parameter servers for these workers (Lemma 3.2), or of loaders, and their transfer time."""
+    """The least number of parameter servers (lemma 3.2) or, if `workers` is None, of loaders; and the transfer time."""
     if workers is None:
         count = fewest_channels(load_bytes, bytes_per_s, compute_s)
         return {"loaders": count, "transfer_s": load_bytes / bytes_per_s / count, "compute_s": compute_s}

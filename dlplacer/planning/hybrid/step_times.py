@@ -160,7 +160,7 @@ class StepTime:
 def elastic_exposed_s(compute_s: float, exchange_s: float, period: int = 1) -> float:
     """Seconds that elastic averaging adds to a step (You, Buluç and Demmel 2017, Sync EASGD3).
 
-    Its exchange starts with a step and is needed at the end of that step, after data copy, forward and backward pass.
+    The exchange starts with a step and is needed at the end of that step, after data copy, forward and backward pass.
     """
     return max(0.0, exchange_s - compute_s) / period
 
@@ -195,7 +195,7 @@ class ClosedForm:
 
 
 def lines_among(costs: MachineCosts, exchange: GradientExchange) -> Iterator[tuple[str, AlphaBeta]]:
-    """The choices of algorithms that are fastest for some size: the all-reduce's name, or "", and the exchange's cost.
+    """Algorithms that are fastest for some size: the name of the all-reduce, or "", and the cost of the exchange.
 
     The cost includes coding.
     """
@@ -215,10 +215,10 @@ def lines_among(costs: MachineCosts, exchange: GradientExchange) -> Iterator[tup
 class OnMachine:
     """Step times over the links of a machine.
 
-    With overlap each group of gradients is sent, one at a time, as soon as it is ready, while the backward pass goes
-    on; without overlap all are sent at the end. A worker with micro-batches sums their gradients only in the backward
-    pass of the last one, and only that pass hides their exchange. Coding takes time on the device. With a period τ
-    above 1 the weights are averaged in one message every τ steps, which nothing hides.
+    With `overlap`, groups of gradients are sent one at a time, each as soon as it is ready, during the backward pass;
+    else all are sent at the end. With micro-batches, gradients are complete only in the backward pass of the last one,
+    so only that pass hides the exchange. Coding takes time on the device. With a period τ above 1, workers average
+    their weights in one message every τ steps, which nothing hides.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class OnMachine:
     def _averaged(
         self, work: Work, team: Team, periods: Sequence[int], transport: str, algorithm: str, line: AlphaBeta
     ) -> Iterator[StepTime]:
-        """The step times with elastic averaging at every period; it sends as many weights as gradients."""
+        """The step times with elastic averaging at every period; it sends weights, as many bytes as the gradients."""
         compute_s, exchange_s = work.step_s / team.split.speedup, line.time_s(work.gradient_bytes)
         for period in periods:
             exposed_s = elastic_exposed_s(compute_s, exchange_s, period)

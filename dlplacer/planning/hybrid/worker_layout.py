@@ -80,7 +80,7 @@ class WorkerLayout:
         return tuple(found.values())
 
     def islands(self, devices: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Positions of these devices by islands of the machine; empty unless there are several islands of equal size.
+        """[island] → positions of its devices in `devices`; empty unless there are several islands of one size above 1.
 
         Routes of at least half the best rate on the machine connect the devices of an island.
         """
@@ -145,7 +145,7 @@ class WorkerLayout:
 
 
 def partitions(devices: Sequence[str], size: int) -> Iterator[tuple[Worker, ...]]:
-    """Every partition of devices into sets of a size that divides their number, each once."""
+    """Every partition of the devices into sets of `size`, which divides the number of devices."""
     if not devices:
         yield ()
         return
@@ -180,7 +180,7 @@ def sub_topology(topology: Topology, devices: Sequence[str]) -> Topology:
 
 
 def signature(topology: Topology) -> tuple[object, ...]:
-    """A key that is equal for machines that differ only in names, node by node in the given order."""
+    """A key that is equal for machines whose nodes, compared in order, differ only in names."""
     place = {node.id: position for position, node in enumerate(topology.nodes)}
     nodes = tuple(
         (node.type, node.memory_bytes, repr(node.flops_per_s), node.memory_bytes_per_s)

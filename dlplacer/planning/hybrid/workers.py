@@ -19,8 +19,8 @@ from dlplacer.planning.place import place
 class WorkerSplit:
     """The split of a worker's step over its devices.
 
-    `speedup`: SU^M, the step time on one device ÷ that on these. `shares`: The share of the gradients that each device
-    holds; empty for equal shares. `used`: The number of devices that run ops; 0 means all.
+    `speedup`: SU^M, the step time on one device ÷ the step time on M devices. `shares`: The share of the gradients that
+    each device holds; empty for equal shares. `used`: The number of devices that run ops; 0 means all.
     """
 
     speedup: float
@@ -35,7 +35,7 @@ class WorkerSplit:
 
 
 ModelParallel = Callable[[int, Topology | None], float | WorkerSplit | Iterable[WorkerSplit] | None]
-"""(M, the machine of one worker) → its speedup or its possible splits; None or no split if M devices cannot run it.
+"""(M, the machine of one worker) → the speedup or possible splits; None or no split if M devices cannot run the step.
 
 The machine is None if the planner has no topology.
 """
@@ -102,8 +102,8 @@ class Placed(SplitPerMachine):
     A machine has no split if its memory is too small for the graph or no plan is found in time.
 
     `stop`: Once it is set, the current solve ends, and KeyboardInterrupt is raised instead of starting others.
-    `solving`: Arguments of `dlplacer.planning.place.place`. The default limit and gap suit many solves in series,
-    because one percent of a worker's step decides nothing here. One device always uses the method ``single``.
+    `solving`: Arguments of `dlplacer.planning.place.place`. The defaults, 20 s and a gap of 1 %, suit many solves
+    in series: one percent of a step changes little here. One device always uses the method ``single``.
     """
 
     def __init__(self, graph: OpGraph, single_s: float, stop: Event | None = None, **solving: Any) -> None:

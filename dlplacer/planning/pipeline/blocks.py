@@ -29,9 +29,9 @@ _SMALL = 0.001
 class Activation:
     """A tensor of the forward pass that ops of other blocks, or backward ops, read.
 
-    `maker`, `readers`: Positions of blocks; the maker is not among the readers. `bytes`: Its bytes for the whole batch.
-    `gradient_bytes`: Bytes of its gradient: its own bytes if it depends on a trained weight, else 0. `is_saved`: True
-    if a backward op reads it, so that it is kept until then.
+    `maker`, `readers`: Positions of blocks; the maker is not among the readers. `bytes`: Bytes for the whole batch.
+    `gradient_bytes`: Bytes of the gradient: as `bytes` if a floating-point tensor depends on a trained weight, else 0.
+    `is_saved`: True if a backward op reads the tensor, so that it is kept until then.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Tie:
-    """A weight, or unwritten buffer, that several blocks read; once per step it is copied to each further stage.
+    """A weight, or a buffer that no op writes, that several blocks read; each further stage gets a copy once per step.
 
-    `home`, `readers`: Positions of the block that keeps it, with its first reader, and of the other readers' blocks.
-    `bytes`, `gradient_bytes`: Bytes sent to a further stage, and sent back from it.
+    `home`: Position of the block with the weight and its first reader. `readers`: Positions of the other blocks that
+    read the weight. `bytes`, `gradient_bytes`: Bytes sent to each further stage, and bytes sent back.
     """
 
     name: str
@@ -99,12 +99,12 @@ class Blocks:
 def blocks_of(graph: OpGraph) -> Blocks:
     """The finest blocks between which a pipeline can be cut.
 
-    These ops share a block: a weight, or a buffer that no op writes, with the forward ops of the first module that
-    reads it or its cast; any other buffer with all its readers; a colocation group; and an op without data from others
-    (a fill, a cast of an input) that takes at most a thousandth of the step, with its first reader. Blocks that wait
-    for each other are merged. Other modules that read a weight are tied to it, and may be in other stages.
+    A weight, or a buffer that no op writes, is in the block of the first module that reads it or its cast. Any other
+    buffer is in one block with all its readers, and so is a colocation group. An op without inputs from other ops (a
+    fill, a cast of an input) joins its first reader if it takes at most a thousandth of the step. Blocks that wait for
+    each other are merged. Other modules that read a weight are tied to it, and may be in other stages.
 
-    Backward and update ops belong to the block whose gradients they compute. It is determined, in this order, by their
+    Backward and update ops belong to the block whose gradients they compute. The first known of these decides: their
     colocation group, their weight's gradient, their module, the forward tensors and the gradients that they read.
     """
     from networkx.utils import UnionFind
@@ -326,12 +326,12 @@ class Cuts:
         return (missing == 0) & ~np.eye(self.count, dtype=bool)
 
     def total(self, per_block: Any) -> Any:
-        """[cut] → Σ of a quantity over the blocks before it."""
+        """[cut] → Σ of a quantity over the blocks before the cut."""
         return self.inside @ np.asarray(per_block, dtype=float)
 
     @cached_property
     def forward_bytes(self) -> Any:
-        """[cut] → bytes of the tensors, for the whole batch, that are produced before it and read after it.
+        """[cut] → bytes, for the whole batch, of the tensors that are produced before the cut and read after it.
 
         A tensor passes through every stage between the first and the last that use it.
         """
@@ -339,12 +339,12 @@ class Cuts:
 
     @cached_property
     def backward_bytes(self) -> Any:
-        """[cut] → bytes of the gradients that cross it in the other direction."""
+        """[cut] → bytes of the gradients that cross the cut in the other direction."""
         return self._crosses @ np.array([tensor.gradient_bytes for tensor in self.blocks.activations], dtype=float)
 
     @cached_property
     def _unsaved(self) -> Any:
-        """[tensor] → its bytes if no backward op reads it; only stages that pass it on keep such a tensor; else 0."""
+        """[tensor] → its bytes if no backward op reads it, else 0; only stages that pass such a tensor on keep it."""
         activations = self.blocks.activations
         return np.array([0 if tensor.is_saved else tensor.bytes for tensor in activations], dtype=float)
 
@@ -364,7 +364,7 @@ class Cuts:
 
     @cached_property
     def tied_bytes(self) -> Any:
-        """[earlier cut, later cut] → bytes of the copies in the stage between them of weights kept in other stages.
+        """[earlier cut, later cut] → bytes of copies, in the stage between the cuts, of weights that other stages keep.
 
         A trained weight counts twice: the copy, and its part of the gradient.
         """
@@ -378,7 +378,7 @@ class Cuts:
 
     @cached_property
     def saved_bytes(self) -> Any:
-        """[cut] → bytes of the tensors that are produced before it and read by a backward op."""
+        """[cut] → bytes of the tensors that are produced before the cut and read by a backward op."""
         per_block = np.zeros(len(self.blocks.members))
         for tensor in self.blocks.activations:
             per_block[tensor.maker] += tensor.bytes if tensor.is_saved else 0
@@ -396,7 +396,7 @@ class Cuts:
 
 
 def cuts_of(blocks: Blocks) -> Cuts:
-    """All cuts of a graph, or those along one order of its blocks if there are more than `MOST_CUTS`.
+    """All cuts of a graph or, if there are more than `MOST_CUTS`, the cuts along one order of its blocks.
 
     A cut is a set of blocks together with all their predecessors (an order ideal), so data cross it in one direction.
     """

@@ -15,11 +15,11 @@ from dlplacer.planning.pipeline.schedules import Action, Order, stage_ranks
 
 @dataclass(frozen=True)
 class Hop:
-    """The route from a stage to the next.
+    """The route between two consecutive stages.
 
     `forward_s`, `backward_s`: Seconds to send the activations of a micro-batch forward, and their gradients back.
-    `forward_directions`, `backward_directions`: The link directions that a transfer occupies; transfers that share one
-    take turns.
+    `forward_directions`, `backward_directions`: The link directions that a transfer occupies; transfers that share a
+    link direction take turns.
     """
 
     forward_s: float = 0.0
@@ -33,7 +33,7 @@ class StageTimes:
     """Seconds of a stage for one micro-batch, and of its update once per step.
 
     `forward_s`, `backward_s`: Seconds of one pass; the backward pass computes gradients of inputs and weights.
-    `weight_s`: The part of the backward pass that computes only gradients of weights, if it is split in two.
+    `weight_s`: The part of the backward pass that computes only gradients of weights, if the pass is split.
     """
 
     forward_s: float
@@ -210,7 +210,7 @@ class Stage(StageTimes):
     `ops`: Its forward ops, including weights, in an order in which they can run. `later`: Its backward ops that earlier
     stages wait for, its other backward ops, and its optimizer ops. `memory_bytes`: Weights, gradients, state, and the
     tensors of the micro-batches in flight. `sends_bytes`, `returns_bytes`: Bytes per micro-batch of the activations
-    sent to the next stage and of the gradients received from it.
+    sent to the next stage and of the gradients received from it. `held`: Most micro-batches in flight.
     """
 
     device: str
@@ -232,8 +232,8 @@ class PipelinePlan(Shown):
     """The stages, the schedule and the prediction of a pipeline.
 
     `exact`: True if the split has the least bottleneck of all contiguous splits on its devices, and all sequences of
-    devices were compared. `single_device_s`: Seconds of the whole batch on the best single device; None if it fits on
-    none.
+    devices were compared. `single_device_s`: Seconds of the whole batch on the best single device; None if the batch
+    fits on none.
     """
 
     name: str

@@ -152,7 +152,7 @@ def plan_pipeline(
 ) -> PipelinePlan:
     """The pipeline of least predicted step time.
 
-    Raises InfeasibleError if no split fits into the memories; it gives the least bytes that the fullest stage needs.
+    Raises InfeasibleError, with the least bytes that the fullest stage needs, if no split fits into the memories.
     """
     search = Search(graph, topology)
     ranks = [stages] if stages is not None else range(2, max(2, len(topology.devices)) + 1)

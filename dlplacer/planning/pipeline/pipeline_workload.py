@@ -24,12 +24,12 @@ WEIGHTS = ("parameter", "buffer")
 
 
 def batch_of(graph: OpGraph) -> int | None:
-    """The most plausible of `batch_sizes`; None if there is none."""
+    """The most plausible batch size of a captured step; None if unknown."""
     return next(iter(batch_sizes(graph)), None)
 
 
 def batch_sizes(graph: OpGraph) -> list[int]:
-    """Possible batch sizes of a captured step: the sizes of dimension 0, or 1, that most inputs share."""
+    """Possible batch sizes of a captured step, the best first: sizes of dimension 0 or 1 that most inputs share."""
     shapes = [tuple(entry.get("shape") or ())[:2] for entry in (graph.capture or {}).get("args", ())]
     sizes = [(int(shape[dim]), dim) for dim in (0, 1) for shape in shapes if dim < len(shape)]
     shared = {size: sum(size in shape for shape in shapes) for size, _ in sizes}
@@ -69,9 +69,9 @@ def _is_training_batch_norm(op: Op) -> bool:
 class PipelineWorkload:
     """A graph on a machine, prepared once for all numbers of stages and micro-batches.
 
-    An op's time for a micro-batch shrinks in proportion to its roofline time: FLOPs and bytes shrink by the share of
-    the batch, but weights that it reads, weight gradients that it writes and the least time of an op do not. Without
-    known rates, the time shrinks by the share. Updates do not shrink.
+    For a micro-batch, an op's time shrinks in proportion to its roofline time. FLOPs and bytes shrink with the batch;
+    weights that the op reads, weight gradients that it writes and the least time of an op do not. Without known rates,
+    the time is divided by the number of micro-batches. Updates do not shrink.
     """
 
     def __init__(self, graph: OpGraph, topology: Topology) -> None:
@@ -127,7 +127,7 @@ class PipelineWorkload:
 
     @cached_property
     def single_device_s(self) -> float | None:
-        """Seconds of the whole batch on the best device whose memory holds all of it; None if none does."""
+        """Seconds of the whole batch on the best device whose memory suffices; None if there is no such device."""
         blocks = self.blocks
         kept = sum(tensor.bytes for tensor in blocks.activations if tensor.is_saved)
         need = sum(blocks.weight_bytes) + kept + max(blocks.workspace_bytes, default=0)
@@ -181,8 +181,8 @@ class DeviceChain:
 def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) -> tuple[list[DeviceChain], bool]:
     """The sequences of `ranks` devices that no other sequence dominates, and whether all sequences were tried.
 
-    A sequence dominates another with the same types and memories if all its routes are at least as cheap and share no
-    link directions that the other's do not. Then every split is at least as good on it.
+    A sequence dominates another with the same types and memories if all its routes are at least as cheap and share
+    link directions only where the other's routes do. Every split is then at least as good on the dominating sequence.
 
     `wraps`: True if a stage on the last device sends to a stage on the first.
 
@@ -225,7 +225,7 @@ def _chain(wiring: Wiring, names: tuple[str, ...]) -> DeviceChain | None:
 
 
 def _sequences(topology: Topology, ranks: int) -> Iterator[tuple[str, ...]]:
-    """All sequences of different devices; the first unused one represents all interchangeable devices."""
+    """All sequences of different devices; of interchangeable devices, only the first unused device is tried."""
     leader: dict[str, str] = {}
     for device in topology.devices:
         alike = (name for name in leader.values() if _are_twins(topology, device, topology.device(name)))

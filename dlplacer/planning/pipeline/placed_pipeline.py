@@ -53,7 +53,7 @@ def placed_pipeline(pipeline: PipelinePlan, graph: OpGraph, topology: Topology) 
 
 
 class _Expansion:
-    """The devices and times of all ops of the micro-batches.
+    """The stage and the place in the order of every op of the micro-batches.
 
     An op that is not a copy (an input, the sum of two gradients) is placed with its inputs or with its first reader.
     """
@@ -112,7 +112,7 @@ class _Expansion:
 
 
 def _require_same_ops(pipeline: PipelinePlan, graph: OpGraph) -> None:
-    """Check the ids: for a batch of one sample torch leaves out copies, so that ids would mean other ops."""
+    """Raise MismatchError if ids differ: for a batch of one, torch leaves out copies, so an id may mean another op."""
     planned = dict.fromkeys(name for stage in pipeline.stages for names in (stage.ops, *stage.later) for name in names)
     made = {op.origin[0] if op.origin else op.id: op for op in graph.ops}
     other = [name for name in planned if name not in made]

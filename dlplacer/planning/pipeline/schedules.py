@@ -1,4 +1,4 @@
-"""The orders in which ranks run micro-batches: GPipe, 1F1B, interleaved 1F1B, zero-bubble; actions print as 2F0."""
+"""The orders in which ranks run micro-batches: GPipe, 1F1B, interleaved 1F1B, zero-bubble."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dlplacer.core.errors import InputError
 
 @dataclass(frozen=True, slots=True, order=True)
 class Action:
-    """One pass of one micro-batch through one stage.
+    """One pass of one micro-batch through one stage; ``2F0`` is stage 2, forward, micro-batch 0.
 
     `kind`: ``F``: forward; ``B``: backward; ``I`` and ``W``: backward for only the inputs, and for only the weights.
     """
@@ -36,9 +36,9 @@ def write_csv(order: Order) -> str:
 
 
 def in_flight(order: Order) -> Mapping[int, int]:
-    """Stage → the most micro-batches in flight at any time, whose forward pass is done and whose backward pass is not.
+    """Stage → the most micro-batches at any time whose forward pass is done and whose backward pass is not.
 
-    If the backward pass has two parts, activations are kept until the second.
+    If the backward pass has two parts, a micro-batch counts until the second. Without backward passes the number is 1.
     """
     most: dict[int, int] = {}
     for actions in order:
@@ -67,7 +67,7 @@ def forward_only(ranks: int, micro_batches: int) -> Order:
 
 
 def one_forward_one_backward(ranks: int, micro_batches: int) -> Order:
-    """Backward as soon as possible, so that rank r holds at most p − r micro-batches (PipeDream-flush)."""
+    """Backward as soon as possible, so that rank r of p holds at most p − r micro-batches (PipeDream-flush)."""
     return tuple(tuple(_alternating(rank, ranks - rank, micro_batches)) for rank in range(ranks))
 
 
@@ -91,9 +91,9 @@ def zero_bubble(ranks: int, micro_batches: int) -> Order:
 
 
 def interleaved(ranks: int, micro_batches: int, per_rank: int = 2) -> Order:
-    """1F1B with several stages per rank, stage k on rank k mod p (Narayanan et al., 2021), for a smaller bubble.
+    """1F1B with `per_rank` stages per rank, for a smaller bubble (Narayanan et al., 2021); rank k mod p runs stage k.
 
-    Raises InputError if p does not divide the number of micro-batches.
+    Raises InputError if p, the number of ranks, does not divide the number of micro-batches.
     """
     if micro_batches % ranks:
         raise InputError(f"interleaved: {micro_batches} micro-batches on {ranks} devices; use a multiple of {ranks}")
@@ -119,7 +119,7 @@ SCHEDULES: dict[str, Callable[[int, int], Order]] = {
 """Name → function from ranks and micro-batches to an order; interleaved has two stages per rank, the others one."""
 
 MOST_MICRO_BATCHES = 2**16
-"""Limit on micro-batches: a schedule lists every pass of each, and longer lists would take most of the time."""
+"""Limit on micro-batches: a schedule lists all their passes, and longer lists would take most of the time."""
 
 
 def order_of(schedule: str, ranks: int, micro_batches: int, trains: bool = True) -> Order:

@@ -105,8 +105,8 @@ def best_split(problem: SplitProblem) -> StageSplit | None:
     This is exact, because the cost of a stage depends only on the two cuts around it and on its place in the sequence:
 
     - its time is a difference of sums over blocks; its memory is such a difference plus bytes that cross either cut;
-    - the bytes sent over a link are those that cross the cut, for any other cuts; a tensor that crosses several cuts
-      passes through every stage between them, and counts on each link;
+    - the bytes sent over a link are those that cross its cut, whatever the other cuts; a tensor that crosses several
+      cuts passes through every stage between these cuts, and counts on each link;
 
     so the best way to reach J does not depend on later stages, and a prefix of an optimal split is optimal for its cut.
     A second pass of the same form finds the least sum among splits with no part above the bottleneck.
@@ -131,8 +131,8 @@ def best_split(problem: SplitProblem) -> StageSplit | None:
 def _least(join: Any, into: Sequence[Any], tables: Sequence[Any]) -> tuple[float, tuple[int, ...]]:
     """The least value of a walk over nested cuts, with one step per stage, and its borders.
 
-    `join`: ``np.add`` or ``np.maximum``, which combines the values of all steps. `into`, `tables`: [stage] → [cut
-    before] and [cut before, cut after] → value.
+    `join`: ``np.add`` or ``np.maximum``, which combines the values of all steps. `into`: [stage] → [cut before] →
+    value. `tables`: [stage] → [cut before, cut after] → value.
     """
     reached = np.where(np.arange(len(into[0])) == 0, 0.0, np.inf)
     came_from = []

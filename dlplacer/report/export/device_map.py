@@ -18,8 +18,8 @@ def device_map(plan: Plan, devices: Mapping[str, int | str] | None = None) -> di
 
     No path is inside another. If the contents of a module are on several devices, the map lists its tensors and
     submodules instead, as in accelerate's own maps. Accelerate runs whole modules one after another, so the map keeps
-    the memory of a plan but not its concurrency. A module's own tensors, with those of modules that share one
-    with it, go to the device that holds most of their bytes. CPU devices are ``cpu`` and others have
+    the memory of a plan but not its concurrency. A module's own tensors, and those of modules that share
+    a tensor with it, go to the device that holds most of their bytes. CPU devices are ``cpu`` and others have
     numbers, unless `devices` names them.
 
     Raises InputError if the graph has no parameters of modules.
@@ -37,7 +37,7 @@ def device_map(plan: Plan, devices: Mapping[str, int | str] | None = None) -> di
 
 
 def overfull_devices(plan: Plan) -> tuple[str, ...]:
-    """A line for each device whose memory is exceeded by the parameters and buffers that the map puts on it."""
+    """A message for each device whose memory is too small for the parameters and buffers that the map puts there."""
     homes = _homes(plan)
     held: Counter[str] = Counter()
     for op in plan.graph.ops:
@@ -77,7 +77,7 @@ def _tied(plan: Plan) -> list[list[str]]:
 
 
 def _homes(plan: Plan) -> dict[str, str]:
-    """Name of a parameter or buffer → its device in the map; a module's own and those tied to them share one."""
+    """Name of a parameter or buffer → its device in the map; a module's own tensors and tied ones share it."""
     stored = _stored(plan)
     joined = UnionFind(map(_owner, stored))
     for group in _tied(plan):

@@ -22,7 +22,7 @@ from dlplacer.planning.fit.layer_flow import best_placement, is_experts
 from dlplacer.report.export.device_map import device_map, overfull_devices
 
 _SECONDS = 10.0
-"""Time limit of solving again, the default of `fit`."""
+"""Time limit in seconds for solving again, the default of `fit`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +183,7 @@ def _llama_cpp(layout: Layout) -> str:
 
 
 def _llama_cpp_devices(layout: Layout) -> tuple[dict[int, str], list[str]]:
-    """GPU → its name in llama.cpp; and the hosts with an RPC server: all but the host of RAM, or of the first layer."""
+    """GPU → its name in llama.cpp; and the hosts that need an RPC server: all but that of RAM or the first layer."""
     ram = [place for place in layout.placement if not layout.devices[place].asynchronous]
     home = _host(layout.devices[(ram or layout.placement)[0]])
     backends = {place: _BACKENDS[_vendor(layout.devices[place])][0] for place in layout.gpus}
@@ -245,8 +245,8 @@ def _exo(layout: Layout) -> str:
 class Target:
     """A runtime and the plans that it can express.
 
-    `contiguous`: one run of whole layers per device. `ram`: weights may be in RAM: ``no``, ``first`` (layers before
-    those on GPUs) or ``anywhere``. `experts`: they may be apart from their layers. `hosts`: there may be several hosts.
+    `contiguous`: each device must have one run of layers. `ram`: layers that may be in RAM: ``no``, ``first`` (those
+    before GPUs) or ``anywhere``. `experts`: experts may be apart from their layers. `hosts`: several hosts are allowed.
     """
 
     text: Callable[[Layout], str]
@@ -333,8 +333,8 @@ def _require_told(plan: Plan, target: str) -> None:
 
 
 def _solved_again(chain: ChainCosts, rule: Target, largest: bool) -> tuple[int, ...] | None:
-    """The best placement that a target can express, host by host if it allows one host only; None if none fits."""
-    # If RAM comes first, it is that of one host, whose process reaches the GPUs of others.
+    """The best placement that a target can express, solved host by host if only one may be used; None if none fits."""
+    # If RAM comes first, all RAM is that of one host, whose process reaches the GPUs of other hosts.
     hosts = np.array(["" if rule.hosts and rule.ram != "first" else _host(device) for device in chain.devices])
     reached = np.array([rule.hosts and device.asynchronous for device in chain.devices])
     found = []

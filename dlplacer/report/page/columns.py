@@ -39,7 +39,7 @@ _DIGITS = 9
 
 
 class PageClock:
-    """Times up to `span_s` as integers of at most nine digits: a billionth of the step is invisible.
+    """Converts times up to `span_s` into integers of at most nine digits: a billionth of the step is invisible.
 
     `unit_s` is the unit in seconds, a power of ten.
     """
@@ -63,7 +63,7 @@ def memory_columns(plan: Plan, clock: PageClock) -> dict[str, Any]:
     """Resident bytes per device, and columns of temporary tensors: device, op, kind, start, duration, bytes.
 
     Starts are rounded up, and ends less the time tolerance are rounded down: a tensor freed for another one is still
-    freed after rounding, and no level exceeds the rule's.
+    freed after rounding, and no level exceeds that of `check`.
     """
     event = {entry.op: position for position, entry in enumerate(plan.ops)}
     rows = []
@@ -86,7 +86,7 @@ _PHASES = (None, *PHASES)
 def graph_columns(plan: Plan, texts: Texts) -> dict[str, Any]:
     """Columns for the ops of a plan's graph, in file order, and for its edges.
 
-    Texts are positions in the table, except for `id`; `block` is the module block that a picture can colour.
+    Strings are positions in the table of texts, except in `id`; `block` is the module block that a picture can colour.
     """
     graph = plan.graph
     blocks = blocks_of(plan)
@@ -116,7 +116,7 @@ def schedule_columns(
 ) -> dict[str, Any]:
     """All data that the page shows for one schedule.
 
-    Times are in the clock's unit. Ops are in `Plan.ops` order and refer to the columns of the graph; events are
+    Times are in units of `clock.unit_s`. Ops are in `Plan.ops` order and refer to the columns of the graph; events are
     numbered ops first, then transfers. The step of a run, predicted or measured, has no bound, no slack and no critical
     path: its devices also spend time on handing over tensors, which no event represents.
     """
@@ -156,7 +156,7 @@ def schedule_columns(
 
 
 def _waits(arcs: ScheduleArcs, events: range) -> dict[str, list[int]]:
-    """[event] → the event that ended last before it, and the reason for the wait; a transfer is one event."""
+    """[event] → the event that ended last before it, and the reason for the wait, or -1; a transfer is one event."""
     count = len(arcs.plan.ops)
     owner = list(range(count))
     for number in range(len(arcs.plan.transfers)):

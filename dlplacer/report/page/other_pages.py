@@ -60,7 +60,7 @@ def hybrid_page(plan: HybridPlan) -> str:
 
 
 def _chart(plan: HybridPlan) -> dict[str, Any]:
-    # Of many budgets, evenly spaced ones and those that the page names.
+    # Many budgets are thinned out to evenly spaced ones and those that the page names.
     step = -(-len(plan.budgets) // _MOST_POINTS)
     named = (plan.first_win, len(plan.budgets))
     budgets = [each for each in plan.budgets if each.devices % step == 0 or each.devices in named]
@@ -91,7 +91,7 @@ def pipeline_page(pipeline: PipelinePlan) -> str:
 
 
 def passes_as_plan(pipeline: PipelinePlan) -> Plan:
-    """The passes of a pipeline as the ops of a plan, for views of plans; `check` does not apply to it.
+    """The passes of a pipeline as the ops of a plan, for views of plans; `check` does not apply to such a plan.
 
     Ops are named like actions (``2F0``) and belong to the module of their micro-batch and stage; a transfer uses one
     link, at the rate that it attains.

@@ -34,7 +34,7 @@ _SCRIPTS = (
 
 @dataclass(frozen=True)
 class FigureTable:
-    """Named figures, with one column per schedule; without `heads`, a single column."""
+    """A table of named values, with one column per schedule; without `heads`, with a single column."""
 
     title: str
     rows: Sequence[Sequence[str]]
@@ -99,7 +99,7 @@ def assumption_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
 
 
 def _beside(title: str, columns: Sequence[Mapping[str, str]], plans: Sequence[tuple[str, Plan]]) -> FigureTable:
-    """A column of figures for each plan; one for all if they agree."""
+    """A table with a column of values for each plan, or a single column if all plans agree."""
     shown = columns if any(column != columns[0] for column in columns) else columns[:1]
     names = dict.fromkeys(name for column in shown for name in column)
     rows = [(name, *(column.get(name, "–") for column in shown)) for name in names]
@@ -160,7 +160,7 @@ def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]]
 
 
 _UNITS = {"seconds": "time", "times": "ratio", "percent": "share", "bytes": "bytes", "number": "number"}
-"""Format of a column → the unit with which the page's script writes its figures."""
+"""Format of a column → the unit with which the page's script writes the numbers."""
 
 
 def page_table(title: str, table: Table, unit_s: float, widths: Mapping[str, int]) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def page_table(title: str, table: Table, unit_s: float, widths: Mapping[str, int
 def schedule_data(
     plans: Sequence[tuple[str, Plan]], shown: Sequence[int] = (0,), is_run: bool = False, **more: Any
 ) -> dict[str, Any]:
-    """The data of a page with schedules: one clock and one table of texts for all, and each graph once.
+    """The data of a page with schedules, which share one unit of time and one table of texts; each graph is in it once.
 
     `shown`: positions of the schedules that the page shows at first. `more`: further data for the script, such as
     ``tables``.
@@ -203,6 +203,6 @@ def schedule_data(
             for (name, plan), number in zip(plans, numbers, strict=True)
         ],
         **more,
-        # Last: the columns fill it.
+        # Last, because the columns above add texts.
         "texts": list(texts),
     }

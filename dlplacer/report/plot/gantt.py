@@ -40,7 +40,7 @@ _MOST_ROWS = 10
 
 
 Row = str | tuple[str, ...]
-"""A device; the nodes of a route; or, in a tuple, the device at which the transfers of a row arrive."""
+"""A row: a device; the nodes of a route; or a tuple of one device, for the transfers that arrive there."""
 
 
 def link_rows(plan: Plan) -> Mapping[tuple[str, ...], Sequence[LinkUse]]:

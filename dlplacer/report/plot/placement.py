@@ -19,7 +19,7 @@ from dlplacer.report.plot.style import CROSSING, GUIDE, IDLE, TEXT, axes_or_new,
 from dlplacer.report.summary import headline, verdict
 
 _MOST_OPS = 1500
-"""Largest number of ops that take time for which each op has its own dot."""
+"""Most ops with a duration that are drawn one by one."""
 _LARGEST_SHARE = 1 / 40
 _SLICES = 40
 _BAND_GAP = 1.6
@@ -39,11 +39,11 @@ Part = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class GraphLayout:
-    """The dots of a picture and their places.
+    """The places, durations and edges of the parts in a picture, each drawn as a dot.
 
     `spots`: part → column and row. `groups`: [column] → the name of the module there. `moved_bytes`: (producing part,
-    reading part) → the bytes that the reader takes. `lanes`: phase and device → row, if each device has a row of its
-    own.
+    reading part) → the bytes that the reader takes. `lanes`: phase and device → row; empty unless each device has a row
+    of its own.
     """
 
     spots: Mapping[Part, tuple[float, float]]
@@ -54,7 +54,7 @@ class GraphLayout:
 
 
 def lay_out(plan: Plan) -> GraphLayout:
-    """Ops with their depth as column and their branch as row; a large graph as blocks in a lane per device."""
+    """Lay out ops by depth (column) and branch (row), or the blocks of a large graph in a lane per device."""
     working = {entry.op for entry in plan.ops if entry.end_s > entry.start_s} or {entry.op for entry in plan.ops}
     if len(working) <= _MOST_OPS:
         return _by_branches(plan, working)
@@ -62,7 +62,7 @@ def lay_out(plan: Plan) -> GraphLayout:
 
 
 def _by_branches(plan: Plan, shown: set[str]) -> GraphLayout:
-    """The layout of the ops that take time; edges pass through the others."""
+    """The layout of the `shown` ops; edges pass through other ops."""
     graph, order = plan.graph, plan.graph.topological_order
     read: dict[str, dict[str, int]] = {}
     for name in order:
@@ -147,7 +147,7 @@ def _beside(
 
 
 def _by_lanes(plan: Plan) -> GraphLayout:
-    """Each outermost module with at most a fortieth of the ops as one block, in a lane per device and pass.
+    """The layout of blocks, the outermost modules of at most a fortieth of the ops, in a lane per device and pass.
 
     An op without a module belongs to the block of an op that it reads. A graph without modules is cut into slices of
     its topological order, each named after its first op.
@@ -221,7 +221,7 @@ def _size(layout: GraphLayout) -> tuple[float, float]:
 def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
     """The dataflow graph, forward to the right and backward to the left, coloured by device; returns the Axes.
 
-    The area of a dot grows with its time. Red lines are tensors sent between devices, broader for more bytes; faint
+    A dot's area grows with its op's time. Red lines are tensors sent between devices, broader for more bytes; faint
     lines lead from pass to pass. A large graph shows blocks of the module tree, with each device in a lane of its own.
     Columns and rows have no unit.
     """
@@ -286,7 +286,7 @@ def _draw_lines(ax: Axes, layout: GraphLayout) -> None:
 
 
 def _line(start: tuple[float, float], end: tuple[float, float], bends: bool) -> list[tuple[float, float]]:
-    """A straight line, or one that follows the branch's row, which is free, to the column next to its end."""
+    """A straight line, or one that `bends`: along the branch's row, which is free, to the column next to its end."""
     if bends and end[0] > start[0] + 1:
         return [start, (end[0] - 1, start[1]), end]
     if bends and end[0] < start[0] - 1:

@@ -64,7 +64,7 @@ def plot_fit(found: Fit, ax: Axes | None = None) -> Axes:
 def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     """Speedup over one device against the devices in use, both axes logarithmic; returns the Axes, without units.
 
-    Like the paper's figures 3 and 5: a line for data parallelism alone and one per model-parallel degree, each
+    Like figures 3 and 5 of Pal et al. 2019: a line for data parallelism alone and one per model-parallel degree, each
     at the exact number of devices. The dashed line is the best strategy on at most that number; the dotted vertical
     line is the first number of devices on which a hybrid beats data parallelism.
     """

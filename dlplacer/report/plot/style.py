@@ -65,7 +65,7 @@ def text_points(text: str, size: float) -> float:
 
 
 def plain(text: str, limit: int = 32) -> str:
-    """A name safe for matplotlib: without mathematics and control characters, and a long one without its middle."""
+    """A name safe for matplotlib: without mathematics, control characters or, if it is long, its middle part."""
     shown = "".join(character if character.isprintable() else "?" for character in text)
     if len(shown) > limit:
         shown = f"{shown[: limit // 2]}…{shown[limit // 2 + 1 - limit :]}"

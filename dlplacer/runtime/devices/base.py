@@ -86,7 +86,7 @@ class Worker:
 
 
 def issuing_thread() -> Worker:
-    """The thread that issues for all devices with streams here; several threads would compete for the interpreter."""
+    """The thread that issues ops for all devices with streams; several threads would compete for the interpreter."""
     with _sharing:
         found = _shared.get(os.getpid())
         if found is None:
@@ -171,13 +171,13 @@ class RuntimeDevice:
 
 @dataclass(frozen=True)
 class DeviceKind:
-    """A kind of device: CPU cores or CUDA devices. Its functions take a device index.
+    """A kind of device: CPU cores or CUDA devices. Its functions, except `count`, take a device index.
 
     `torch_type` is torch's name of the kind, with which device names begin. `open` takes ``(index, part=None,
     copies="free")`` and starts a device. If the kind is `divisible`, `part` selects a logical device: ``cuda:0/0`` or
-    ``cuda:0/1``. With `in_host_memory`, devices share tensors, and each issues its own ops. `collectives` is the
-    torch.distributed backend for its tensors, `generator` the default random generator of its ops. Measured times are
-    valid for these `versions` of hardware and software, and for the version of torch.
+    ``cuda:0/1``. With `in_host_memory`, devices share tensors, and each issues its own ops. `collectives`: name of
+    the torch.distributed backend. `generator`: the default random generator of a device. `versions`: the versions of
+    hardware and software for which, with torch's version, measured times are valid.
     """
 
     torch_type: str

@@ -22,7 +22,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1
 # No block is mapped separately, the top of the heap is never returned to the system, the heap grows by 64 MiB at a
 # time, and new threads share one arena.
 _KEPT = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_TOP_PAD: 64 * 2**20, _M_ARENA_MAX: 1}
-# glibc's defaults (malloc.c). Any setting stops its adaptive mmap threshold, so this is the largest it would reach.
+# glibc's defaults (malloc.c). Any setting stops the adaptive mmap threshold, so its largest value is set here.
 _DEFAULT = {_M_MMAP_MAX: 65536, _M_TRIM_THRESHOLD: 2**17, _M_TOP_PAD: 2**17, _M_MMAP_THRESHOLD: 32 * 2**20}
 
 _users = 0
@@ -38,7 +38,7 @@ def keep_heap() -> None:
 
 
 def release_heap() -> None:
-    """Undo one `keep_heap`; the last call restores glibc's defaults, but for the one arena, and frees memory."""
+    """Undo one `keep_heap`; the last call restores glibc's defaults except for arenas, and frees memory."""
     global _users
     with _counting:
         _users -= 1
@@ -59,7 +59,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 class CpuDevice(RuntimeDevice):
-    """The i-th core that this process may use: a pinned thread with one torch thread; the heap keeps freed memory."""
+    """The i-th core that this process may use: a pinned thread in which torch is single-threaded; see `keep_heap`."""
 
     def __init__(self, index: int) -> None:
         cores = usable_cores()

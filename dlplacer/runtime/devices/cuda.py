@@ -12,7 +12,7 @@ from dlplacer.machines.importers.products import type_of_name
 from dlplacer.runtime.devices.base import HOST_DEVICE, DeviceKind, Reply, RuntimeDevice, T, Value, issuing_thread
 
 capturing = threading.Lock()
-"""Held during a capture: torch allows one per process, and meanwhile no other thread may touch its stream."""
+"""Held during the capture of a CUDA graph: torch allows one per process, whose stream no other thread may touch."""
 
 
 class StreamBackend:
@@ -47,7 +47,7 @@ class StreamBackend:
             return torch.empty_like(tensor, device=device).copy_(tensor, non_blocking=True)
 
     def upload(self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream) -> torch.Tensor:
-        """Enqueue a copy from the host to a device; an unpinned tensor is staged: the caller may change it at once."""
+        """Enqueue a copy from host to device; an unpinned tensor is staged, so the caller may change it at once."""
         with self.torch.stream(stream):
             # A copy from pageable memory makes the host wait. Torch's pool of pinned memory reuses a buffer only after
             # all copies from it.

@@ -1,4 +1,4 @@
-"""The device kinds that dlplacer runs on; parse device names and open devices.
+"""The table of device kinds that dlplacer runs on; parsing of device names; opening of devices.
 
 To add a kind, write a module like `cuda` and add a row to `KINDS`.
 """
@@ -17,7 +17,7 @@ from dlplacer.runtime.devices.cuda import CUDA
 
 # Accelerators come first: they are the default on machines that have one.
 KINDS: dict[str, DeviceKind] = {kind.torch_type: kind for kind in (CUDA, CPU)}
-"""Torch's device type → its kind; the default is the first kind with a device here."""
+"""Torch's device type → its kind; the default is the first kind of which this machine has a device."""
 
 _NAME = re.compile(r"(?P<kind>[a-z]+)(?::(?P<index>\d+))?(?:/(?P<part>\d+))?(?:\?copies=(?P<copies>free|forced))?")
 
@@ -63,7 +63,7 @@ class DeviceName:
 def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
     """Start the devices of these names: ``cpu:0``, ``cuda:1``, ``cuda:0/1``, …
 
-    Raises InputError if a name is not understood or given twice, or the device is not here.
+    Raises InputError if a name is not understood or given twice, or this machine lacks the device.
     """
     wanted = [DeviceName.parse(name) for name in names]
     for place, name in enumerate(wanted):

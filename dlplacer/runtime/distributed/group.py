@@ -98,7 +98,7 @@ class Ranks:
 
 
 def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas: int = 1) -> Ranks:
-    """The owners of a plan's devices, from a mapping of the plan's devices to ``rank0/cpu:0``, or a list in its order.
+    """The owners of a plan's devices. `devices` maps them to names like ``rank0/cpu:0``, or lists names in their order.
 
     Devices without a rank are on consecutive ranks: the first on rank 0, the second on rank 1. A list may name the
     devices of all replicas in turn; else further replicas use the same devices on the next ranks. Raises InputError if
@@ -145,9 +145,9 @@ def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas
 
 
 def rank_per_gpu(devices: Sequence[str]) -> list[str] | None:
-    """The devices with a rank for every GPU; None unless they are on several GPUs and have no ranks.
+    """The device names with a rank for every GPU; None unless they are on several GPUs and name no ranks.
 
-    One Python process issues the ops of all its GPUs, so several GPUs may wait for it although one would not.
+    One Python process issues the ops of all its GPUs, so several GPUs may wait for the process even if one would not.
     """
     if any(device.strip().startswith("rank") for device in devices):
         return None
@@ -164,7 +164,7 @@ def memory_name(device: str) -> str:
 
 
 def run_as_ranks(count: int, words: Sequence[str]) -> int:
-    """Run ``dlplacer`` with these arguments on every rank of a new group; the first failure's exit code, or 0."""
+    """Run ``dlplacer`` with these arguments on every rank of a new group; return 0 or the first failure's exit code."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -172,7 +172,8 @@ def run_as_ranks(count: int, words: Sequence[str]) -> int:
     where: dict[str, Any] = {"run_id": "dlplacer", "rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0"}
     config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=count, max_restarts=0, **where)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # every rank prints its own error
+    for name in ("torch.distributed.elastic", "torch.distributed.elastic.agent.server.api"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # every rank prints its own error
     try:
         elastic_launch(config, sys.executable)("-m", "dlplacer", *words)
     except ChildFailedError as error:
@@ -334,7 +335,7 @@ class RankGroup:
                     )
 
     def mean_over_replicas(self, value: torch.Tensor | None, memory: torch.device) -> torch.Tensor:
-        """The mean of a number that one process of every replica holds, in this memory; a GPU only enqueues it."""
+        """The mean, in `memory`, of a number that one process of every replica holds; on a GPU it is only enqueued."""
         total = torch.zeros((), dtype=torch.float64, device=memory)
         if value is not None:
             total += value.detach().to(total).reshape(())
@@ -409,10 +410,10 @@ AHEAD = 2
 
 @dataclass
 class _Channel:
-    """One end of a channel, which only the thread of its device uses.
+    """One end of a channel between two devices; only the thread of this process's device uses it.
 
-    `tensors` are in the order of sending. With gloo, messages of programs with different tags never match. In the first
-    run, a header precedes each tensor; afterwards both ends know the formats.
+    `tensors` are in the order of sending. Every program has a `tag`: with gloo, messages of different tags never match.
+    In the first run, a header precedes each tensor; afterwards both ends know the formats.
     """
 
     group: RankGroup
@@ -508,7 +509,7 @@ class RankChannels(RankLinks):
         self._outgoing[source][target].send(tensor, value)
 
     def receive(self, tensor: str, source: str, target: str) -> Any:
-        """Receive a tensor; in the host's memory this thread waits for it, else the current stream."""
+        """Receive a tensor. This thread waits for one in the host's memory; for others, the current stream waits."""
         return self._incoming[target][source].receive(tensor)
 
     def end(self, device: str) -> None:

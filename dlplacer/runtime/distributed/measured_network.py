@@ -67,7 +67,7 @@ def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> T
 
 
 def _between(group: RankGroup, first: int, second: int, memory: torch.device) -> AlphaBeta | None:
-    """The line of a message between two processes of this replica, half of a timed round trip; None on other ranks."""
+    """The α-β line of a message between two processes of this replica, half a timed round trip; None on other ranks."""
     pair = [rank + group.replica * group.ranks.per_replica for rank in (first, second)]
     if group.rank not in pair:
         return None
@@ -83,7 +83,7 @@ def _between(group: RankGroup, first: int, second: int, memory: torch.device) ->
 
 
 def _line(group: RankGroup, what: str, memory: torch.device, action: Callable[[torch.Tensor], object]) -> AlphaBeta:
-    """The line through the times of an action on a small and a large vector; on a GPU, they include its completion."""
+    """The α-β line through the times of an action on a small and a large vector; a GPU's times include completion."""
     found = []
     for size in (SMALL_BYTES, LARGE_BYTES):
         flat, times = torch.zeros(size // 4, device=memory), []

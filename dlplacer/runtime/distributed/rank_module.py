@@ -33,14 +33,14 @@ from dlplacer.runtime.program.program import Compute, Order, Program, Send
 
 @dataclass(frozen=True)
 class RankVariant(Variant):
-    """A `Variant` of which this process runs its part; `whole` has the code of all ops."""
+    """A `Variant` of which this process runs one part; `whole` has the code of the ops of all processes."""
 
     whole: Captured
     group: RankGroup
 
     @cached_property
     def is_random(self) -> bool:
-        """True if an op on any process draws random numbers, so that all processes draw the same seeds from torch."""
+        """True if an op of any process draws random numbers; every process then draws the step's seed from torch."""
         return any(code.random for code in self.whole.executable.codes.values())
 
     def outputs(self, state: StepState) -> list[Any]:
@@ -62,7 +62,7 @@ class RankModule(PlacedModule):
     Parameters and buffers have data only on the process that owns their device. Elsewhere they are on the meta device
     and have no gradient, so any torch optimizer updates only the local part. `step` and `forward` return the mean loss
     over the replicas on every process. Gradients are means over the replicas too, like those of the full batch. Each
-    replica has its own batch norm statistics, like with torch's DistributedDataParallel.
+    replica has its own batch norm statistics, as with torch's DistributedDataParallel.
 
     A failure on one process closes its connections and ends the call on all; the group cannot be used afterwards.
     """
@@ -108,7 +108,7 @@ class RankModule(PlacedModule):
         return _with_metadata(OrderedDict(kept), state)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Like torch's, from the state dict of the whole model or of this process; each process loads only its part."""
+        """Like torch's, with a state dict of the whole model or of this process; a process loads only its own part."""
         own = self.state_dict()
         mine = OrderedDict(
             (name, _emptied(value) if getattr(own.get(name), "is_meta", False) and hasattr(value, "stride") else value)
@@ -159,7 +159,7 @@ class RankModule(PlacedModule):
         return RankVariant(*given, **how, links=links, away_on_device=group.on_device)
 
     def _per_rank(self, order: Order) -> Order:
-        """The order with the network split by process: each runs the collectives of its own devices, in this order."""
+        """The order with the network split by process; a process runs the collectives of its own devices, in order."""
         ranks = self.group.ranks
         found = {name: list(ops) for name, ops in order.items() if name != NETWORK}
         if ranks.replicas > 1:
@@ -263,7 +263,7 @@ def opened_group(
 ) -> Iterator[tuple[RankGroup, dict[str, RuntimeDevice]]]:
     """The group of processes that run a plan, and device of the plan → open device, for this process's devices.
 
-    They stay open after the context, unless an error leaves it.
+    The devices stay open after the context, unless it ends in an error.
     """
     group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
     opened: dict[str, RuntimeDevice] = {}

@@ -45,7 +45,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """Averages a vector over the replicas, in place; without a group, for timing only, it returns the vector."""
+    """Averages a vector over the replicas, in place; without a group, for timing only, the vector stays as it is."""
 
     bucket: str
     group: "RankGroup | None" = None
@@ -73,8 +73,8 @@ def unpack(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Te
 def with_collectives(captured: Captured, plan: Plan) -> Captured:
     """The captured step with the plan's collectives added; the same object if the plan has none.
 
-    Ops without allowed devices may use all but the network. Raises MismatchError if a bucket names a parameter that has
-    no gradient.
+    Ops that may run anywhere are restricted to devices other than the network. Raises MismatchError if a bucket names a
+    parameter that has no gradient.
     """
     described = (plan.graph.capture or {}).get("collectives")
     if described is None:
@@ -228,8 +228,8 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
 def with_network(topology: Topology) -> Topology:
     """The topology with a pseudo-device `network`, linked to every device; InputError if a node has that name already.
 
-    Its links only keep the topology connected. A route over two of them is slower than any other, so that no tensor
-    takes it. The time that a plan charges for these links is subtracted from the time of the collectives.
+    The links of the network only keep the topology connected. A route over two of them is slower than any other, so no
+    tensor takes it. The time that a plan charges for these links is subtracted from the times of collectives.
     """
     if any(node.id == NETWORK for node in topology.nodes):
         raise InputError(f"the topology has a node {NETWORK!r} already; rename it: collectives run on one of that name")
@@ -260,9 +260,9 @@ def buckets_of(plan: Plan, ready_s: Mapping[str, float], bucket_bytes: int) -> l
 
 
 def with_exchange_times(graph: OpGraph, topology: Topology, all_reduce: AlphaBeta) -> OpGraph:
-    """The graph with times of collectives from the line of an all-reduce, and times of packing from the roofline.
+    """The graph with times of collectives from the α-β line of an all-reduce, and times of packing from the roofline.
 
-    Packing takes no time if the memory rate of a device is unknown; profiling on the devices measures it.
+    Packing takes no time if the memory rate of a device is unknown; a profile has measured times instead.
     """
     route_s = 2 * max(link.latency_s for link in topology.links if link.target == NETWORK)
     kinds = [kind for kind in topology.device_types if kind != NETWORK]

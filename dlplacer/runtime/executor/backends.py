@@ -17,19 +17,19 @@ from dlplacer.runtime.executor.segment_graph import SegmentGraph, boxed_module
 from dlplacer.runtime.executor.stateful_ops import generator_lock
 
 SegmentFunction = Callable[[list[Any]], Sequence[Any]]
-"""Empties the list of its inputs, and returns its outputs."""
+"""A function that empties the list of its inputs, and returns its outputs."""
 
 _logger = logging.getLogger(__name__)
 _HOST_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 _WARMUP = 2
-"""Eager steps before a capture: in these, libraries choose algorithms and allocate workspaces, as no capture may."""
+"""Eager steps before a capture: libraries then choose algorithms and allocate workspaces, which no capture allows."""
 
 _MOST_CAPTURES = 4  # a segment that needs a capture again and again gains nothing
 
 
 class SegmentBackend:
-    """The eager backend, whose straight-line code from torch.fx calls one kernel after another; base of the others.
+    """The eager backend, whose straight-line code from torch.fx calls one kernel after another; the base class.
 
     `leaves_values`: whether tensors stay in place until the next run, so that runs must not overlap.
     """
@@ -108,10 +108,10 @@ def captured_refusal(code: OpCode) -> str | None:
 class CudaGraphs(SegmentBackend):
     """The segments of one program as CUDA graphs; a segment that cannot be captured issues its ops one by one.
 
-    A graph has at `least` this many kernels: a replay costs about as much as issuing two or three ops. `notes` say why
-    segments are not replayed; `replays` counts replayed graphs. The first captures of a device share a memory pool:
-    they are replayed in the order of capture, so a graph may reuse memory that an earlier one has freed. Their outputs
-    stay alive: `static` holds, by device and name, the tensor that a graph writes in every step.
+    `least`: fewest kernels of a graph; a replay costs about as much as issuing two or three ops. `notes`: reasons why
+    segments are not replayed; `replays`: number of replays. The first graphs of a device's segments share a memory
+    pool: they are replayed in the order of capture, so a graph may reuse memory that an earlier one has freed.
+    `static` keeps their outputs alive: (id of streams, name) → the tensor that a graph writes in every step.
     """
 
     least: int = 8
@@ -129,7 +129,7 @@ class CudaGraphs(SegmentBackend):
         return reason
 
     def function(self, code: SegmentGraph) -> SegmentFunction:
-        """A function that captures the segment after some steps; the eager one if short, or without CUDA graphs."""
+        """A function that captures the segment after two calls; the eager one if short, or without CUDA graphs."""
         eager, streams = super().function(code), code.device.streams
         kernels = sum(node.op == "call_function" and node.target is not getitem for node in code.graph.nodes)
         if streams is None or kernels < self.least or not hasattr(streams.backend.torch, "CUDAGraph"):
@@ -185,7 +185,7 @@ class _Captured:
         # A repeated capture gets its own pool: graphs replayed after it may write to all free memory of the shared one.
         graph, pool = cuda.CUDAGraph(), self.pool if self._captures == 1 else cuda.graph_pool_handle()
         try:
-            # A thread that draws random numbers here during a capture would advance the generator that it holds.
+            # Another thread that draws random numbers here would advance the generator that the capture holds.
             with capturing, generator_lock(self.code.device.torch_device):
                 # The rules of a capture bind only this thread: others may allocate and wait for events.
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")

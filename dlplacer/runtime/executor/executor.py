@@ -1,7 +1,7 @@
-"""Run a program on devices. The executor decides nothing: segments, transfers and events are issued in a given order.
+"""Run a program on devices. The executor decides nothing: segments, transfers and events are issued in a fixed order.
 
 Each CPU device has a thread; all devices with streams share one. Every thread takes the actions of its devices in the
-order of `dlplacer.runtime.program.program`, so that no two threads wait for each other.
+order of `dlplacer.runtime.program.program.issue_order`, so that no two threads wait for each other.
 """
 
 import contextlib
@@ -55,8 +55,8 @@ from dlplacer.runtime.program.program import (
 class Segment:
     """Consecutive ops of a device, ready to be called; `home` is the device's name in the program.
 
-    Before a call, the device drops the values that it reads `last`, and unread ones to free (`dropped`). Its `marks`
-    carry only an order: they are None. A segment without ops only frees; one that `draws` random numbers has one op.
+    `last`: values read here for the last time; `dropped`: unread values to free. The device drops both before a call.
+    `marks`: outputs that carry only an order: they are None. A segment that `draws` random numbers has one op.
     """
 
     graph: OpGraph
@@ -109,7 +109,7 @@ class Segment:
 
 
 class Step(NamedTuple):
-    """A call in the issuing loop, and the user's message for its errors; None keeps the error's own message."""
+    """A call in the issuing loop, and the user's message for an error in it; None keeps the error's own message."""
 
     call: Callable[[ProgramRun], None]
     message: Callable[[Exception], str | None]
@@ -121,7 +121,7 @@ def activate_step(device: RuntimeDevice) -> Step:
 
 
 def send_step(action: Send, home: str, is_here: bool, links: RankLinks) -> Step:
-    """A step that sends a tensor, or its enqueued copy, to a device; unless `is_here`, another process owns that."""
+    """A step that sends a tensor, or its enqueued copy, to a device of this process (`is_here`) or of another one."""
     tensor, name = action.tensor, action.target
 
     def send(run: ProgramRun) -> None:
@@ -203,10 +203,10 @@ _Thread = tuple[tuple[str, ...], tuple[Step, ...]]
 
 
 class Executor:
-    """A program, compiled for the `devices` of this process, by name; `links` reach devices of other processes.
+    """A program, compiled for the devices of this process; `links` reach devices of other processes.
 
-    `backend` makes segments callable; with `CudaGraphs`, the program must be a whole step. Recorded runs call op by op.
-    Devices that share a thread issue their ops in the order of the planned `starts`.
+    `backend` makes segments callable; recorded runs use the eager backend instead. With `CudaGraphs`, the program must
+    be a whole step. `starts`: op → planned start, by which devices that share a thread issue their ops.
     """
 
     def __init__(
@@ -244,9 +244,9 @@ class Executor:
     def run(self, state: StepState) -> None:
         """Run the program: devices without streams are done on return; the caller's streams wait for the others.
 
-        A recorded run waits for all devices. Raises RunError if an op fails; it names the op, its module and its
-        device. The other devices stop at their next receive. An error on a GPU after issuing is raised by a later run,
-        or when a result is read.
+        A recorded run waits for all devices. If an op fails, a RunError names the op, its module and its device, and
+        the other devices stop at their next receive. An error on a GPU after issuing is raised by a later run, or when
+        a result is read.
         """
         with self._order.turn:
             self._run(state)
@@ -413,7 +413,7 @@ class Executor:
 
 
 def _take(steps: Sequence[Step], run: ProgramRun) -> None:
-    """Call one step after another; an error is raised as a RunError with the step's message, if that has one."""
+    """Call one step after another; an error becomes a RunError with the step's message, unless the message is None."""
     for step in steps:
         try:
             step.call(run)

@@ -110,7 +110,7 @@ class RankLinks:
         """Start to send a tensor, without waiting for its arrival."""
 
     def receive(self, tensor: str, source: str, target: str) -> Any:
-        """Wait for a tensor."""
+        """Wait for a tensor, and return it."""
         raise NotImplementedError
 
     def end(self, device: str) -> None:

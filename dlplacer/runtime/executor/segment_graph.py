@@ -76,7 +76,7 @@ class SegmentGraph:
 
     The graph's placeholders are, in order: the marker, in recorded runs only; the values that its ops `read` but do not
     make; and the tensors from outside the step, by the ids of the ops `bound` to them. `lasting` are the positions in
-    `read` and `bound` of tensors that are the same in every step; `fresh` are the `outputs` that outlive the step.
+    ``(*read, *bound)`` of tensors that are the same in every step; `fresh` are the `outputs` that outlive the step.
     `op_of`: name of an fx node → op id. `attributes` are constants that have no literal.
     """
 
@@ -101,9 +101,9 @@ def segment_graph(
     fresh: Collection[str] = (),
     recorded: bool = False,
 ) -> SegmentGraph:
-    """The graph of consecutive ops of one device, whose type decides on kernels.
+    """The graph of consecutive ops of one device; the device's type decides on kernels.
 
-    `outputs` name the values needed after the segment; those in `fresh` are needed after the step too. `lasting` name
+    `outputs` name the values needed after the segment; values in `fresh` are needed after the step too. `lasting` name
     values that are the same tensors in every step. A `recorded` graph has one more input: a function that it calls with
     the op's id after every op.
     """

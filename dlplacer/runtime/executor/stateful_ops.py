@@ -56,7 +56,7 @@ class Updater:
         """Update the parameters of one device from their gradients."""
         if self._rule is None:
             return
-        # Fused kernels traverse memory, not elements.
+        # Fused kernels walk through memory: gradients need the layouts of their weights.
         like_weights = [
             laid_out(gradient, weight.stride()) for weight, gradient in zip(weights, gradients, strict=True)
         ]
@@ -96,5 +96,5 @@ class Updater:
 
 
 def length(tensor: torch.Tensor) -> int:
-    """Number of memory elements from a tensor's first to its last."""
+    """Length in memory from a tensor's first element to its last, in elements."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size)

@@ -42,9 +42,9 @@ _MEMORY = {
 
 @dataclass(frozen=True)
 class OnnxDevice:
-    """A device for sessions: `index` counts this process's cores, or the devices of an execution provider.
+    """A device for sessions: the `index`-th core of this process, or the `index`-th device of an execution provider.
 
-    `provider`: its name in onnxruntime; None for a core.
+    `provider`: the execution provider's name in onnxruntime; None for a core.
     """
 
     index: int = 0
@@ -116,7 +116,7 @@ def open_session(
 
 
 def run_session(session: Any, names: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[Any]:
-    """The named outputs, by default all; RunError if onnxruntime fails, or cannot make an array of some type."""
+    """The named outputs, by default all; RunError if onnxruntime fails, or an output cannot become an array."""
     try:
         return list(session.run(names, inputs))
     except Exception as error:
@@ -144,7 +144,7 @@ def run_bound(session: Any, names: Sequence[str], inputs: Mapping[str, Any], dev
 
 
 def as_array(value: Any) -> Any:
-    """The array of a value that may be in a device's memory."""
+    """The value as an array; from a device's memory it is copied to the host."""
     return value.value.numpy() if isinstance(value, OnDevice) else value
 
 
@@ -158,9 +158,9 @@ def _onnxruntime() -> Any:
 
 @dataclass(frozen=True)
 class Part:
-    """A sub-model, by name: its device in the plan, its nodes in the file's order, its inputs and its outputs.
+    """A sub-model as names: its device in the plan, its nodes in the file's order, its inputs and its outputs.
 
-    Other parts or the caller make `inputs` and read `outputs`.
+    `inputs` come from the caller or other parts; the caller or other parts read `outputs`.
     """
 
     device: str
@@ -172,8 +172,8 @@ class Part:
 def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
     """The parts in a valid order of execution; each device's parts keep the planned order.
 
-    A part is the ops of one device and level. An op's level is the largest of its sources' and of the previous op's on
-    its device; a source on another device counts one more. So a part waits only for parts of lower levels.
+    A part is all ops of one device and one level. An op's level is the largest of its sources' levels and of the
+    previous op's on its device; a source on another device counts one more. So a part waits only for lower levels.
 
     Raises MismatchError unless the plan has the file's ops.
     """
@@ -240,7 +240,7 @@ def sub_model(file: OnnxFile, part: Part) -> onnx.ModelProto:
 
 
 def _levels(plan: Plan, node_of: Mapping[str, str]) -> dict[str, int]:
-    """Op id → level."""
+    """Op id → its level; see `parts_of`."""
     levels: dict[str, int] = {}
     reached: dict[str, int] = defaultdict(int)
     rank = {name: place for place, name in enumerate(plan.graph.topological_order)}
@@ -258,7 +258,7 @@ def _levels(plan: Plan, node_of: Mapping[str, str]) -> dict[str, int]:
 def _constants(
     file: OnnxFile, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-    """Constant nodes, in the file's order, and initializers that these nodes and outputs need."""
+    """The nodes with constant results, in the file's order, and the initializers that `nodes` and `outputs` need."""
     graph = file.model.graph
     maker = {name: node for node in graph.node for name in node.output if name}
     held = {tensor.name: tensor for tensor in graph.initializer}
@@ -283,9 +283,9 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 class PlacedOnnx:
-    """A model cut by device; one thread per device runs its parts in the planned order, a core's thread on that core.
+    """A model cut into parts; one thread per device, pinned for a core, runs the device's parts in the planned order.
 
-    Tensors stay in the memory of a provider's device between parts.
+    Between parts on one device of a provider, tensors stay in the device's memory.
 
     `devices`: device name in the plan → device of this machine; None takes cores in order. Raises MismatchError if the
     plan is for another file, and InputError if there are fewer cores than devices, or onnxruntime is not installed.
@@ -333,9 +333,9 @@ class PlacedOnnx:
 
 @dataclass(frozen=True)
 class OnnxReport(Shown):
-    """Median seconds per inference: the whole model on the first device (`baseline_s`), and the placed parts.
+    """Median seconds per inference: `baseline_s` of the whole model on the first device, `measured_s` of the parts.
 
-    `max_abs_error`: largest difference of any output from the whole model's.
+    `max_abs_error`: largest absolute difference between the outputs of the parts and of the whole model.
     """
 
     baseline_s: float

@@ -82,11 +82,11 @@ def require_applicable(job: Job, plan: Plan, segments: str) -> None:
 def require_captured(plan: Plan) -> None:
     """Raise MismatchError unless a plan's graph was captured from a torch model: else its ops have no code."""
     if "rewrites" not in (plan.graph.capture or {}):
-        raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
+        raise MismatchError("the plan's graph is of no torch model; capture the model, and solve again")
 
 
 def capture_as_planned(job: Job, plan: Plan) -> Captured:
-    """Capture the job with the plan's rewrites; this switches its module to the job's mode."""
+    """Switch the job's module to the job's mode, and capture the job with the plan's rewrites."""
     if job.module.training != (job.mode == "train"):
         set_training(job.module, job.mode == "train")
     described = plan.graph.capture or {}
@@ -101,7 +101,7 @@ def require_runnable(captured: Captured, plan: Plan, devices: Mapping[str, Runti
 
 
 def of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:
-    """The plan in ops of the captured graph; each op of a plan of fused ops or modules becomes several."""
+    """The plan for the ops of the captured graph; an op of a plan of fused ops or modules becomes several ops."""
     granularity = (plan.graph.capture or {}).get("granularity")
     if granularity is None:
         require_same_graph(plan, captured)

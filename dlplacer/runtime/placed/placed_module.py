@@ -45,16 +45,16 @@ from dlplacer.runtime.placed.variant import (
 from dlplacer.runtime.program.program import Order
 
 MOST_VARIANTS = 16
-"""Enough for inputs padded to a few lengths, in both modes; a variant of 2,000 ops takes about 10 MB."""
+"""Most variants kept: enough for inputs padded to a few lengths, in both modes; one of 2,000 ops takes about 10 MB."""
 _TENSOR_TABLES = ("_parameters", "_buffers")
 _making = threading.RLock()
-"""Held during a capture, one per process: Dynamo has global state, and modules hold stand-ins meanwhile."""
+"""Held during a capture: Dynamo's state is global, and modules hold stand-ins meanwhile."""
 
 
 class ModuleSnapshot:
     """A snapshot of modules: sub-modules with class and mode, hooks, and tensors with their traits.
 
-    Every call of a placed module calls `holds`, which is therefore a few comparisons in C of prepared lists. `roots`:
+    Every call of a placed module calls `holds`, so `holds` only compares prepared lists, in C. `roots`:
     prefix of names → module, such as a job's module and its loss. `tensors`: parameters and buffers by name, a tied one
     under each of its names. `is_first`: whether the snapshot was taken when the plan was applied.
     """
@@ -151,7 +151,7 @@ class Variants:
     def find(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         """The variant for the inputs of a job, and the tensors of the modules by name.
 
-        The first thread that asks makes it; other threads wait.
+        The first thread that asks makes a missing variant; other threads wait.
         """
         with _making:
             state = self.state()
@@ -206,8 +206,8 @@ def _joined(path: str, name: str) -> str:
 
 
 def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:
-    """Add gradients to ``.grad`` of the parameters of these names like the autograd engine: each in its own memory, in
-    the parameter's layout, with calls of the parameter's hooks.
+    """Add gradients to ``.grad`` of the parameters with the same names, like the autograd engine: each in memory of its
+    own, in the parameter's layout, with calls of the parameter's hooks.
     """
     for name, computed in zip(gradients, apart(gradients.values()), strict=True):
         parameter, gradient = parameters[name], computed
@@ -261,8 +261,7 @@ class PlacedStep(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, tangent: torch.Tensor) -> Any:
         """Run the backward program, and return the gradients of the parameters."""
-        variant = ctx.variant
-        state = ctx.state
+        variant, state = ctx.variant, ctx.state
         if state is None:
             raise InputError("backward was called twice on one loss; the placed step keeps its activations for one")
         changed = [name for name, old in variant.versions(state.inputs).items() if old != ctx.versions[name]]
@@ -493,7 +492,7 @@ class PlacedModule(nn.Module):
         return variant
 
     def _capture(self, job: Job) -> Captured:
-        """The job captured with the plan's rewrites; in the other mode, only with those for every step."""
+        """The job captured with the plan's rewrites; in the other mode, only with rewrites that fit every step."""
         described = self.plan.graph.capture or {}
         rewrites = [name for name in described["rewrites"] if job.mode == self._job.mode or name in EVERY_STEP]
         return capture_job(job, rewrites, bool(described.get("colocate_backward")))

@@ -34,11 +34,10 @@ from dlplacer.runtime.program.program import Order, Program, lower, lower_stages
 
 def named_like(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The given keyword arguments in the order of the expected ones; InputError unless the names are the same."""
-    wrong = sorted(expected.keys() ^ given.keys())
-    if wrong:
+    if wrong := sorted(expected.keys() ^ given.keys()):
         raise InputError(
             f"the step takes the keyword arguments {', '.join(expected) or '(none)'}; {wrong[0]!r} "
-            + ("is missing" if wrong[0] in expected else "is none of them")
+            + ("is missing: pass it" if wrong[0] in expected else "is not one of them: remove it")
         )
     return {name: given[name] for name in expected}
 
@@ -76,7 +75,7 @@ def require_unscaled_updates(job: Job) -> None:
 def require_inputs(
     job: Job, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], differentiates: bool
 ) -> None:
-    """Raise MismatchError unless the inputs have the job's types and dtypes, and need no gradients of their own."""
+    """Raise MismatchError unless inputs have the job's types and dtypes and, if `differentiates`, need no gradients."""
     named = {"kwargs": (dict(kwargs), dict(job.kwargs))} if kwargs else {}
     parts: dict[str, Any] = {"args": (args, job.args), **named, "targets": (targets, job.targets)}
     for part, both in parts.items():
@@ -149,7 +148,7 @@ _MARKS = ("parameter", "buffer", "mutation", "gradient", "update")
 
 
 def order_like(plan: Plan, captured: OpGraph) -> Order:
-    """An order for a graph that shares ops with the plan's, for other shapes, edited modules or inference.
+    """An order for a captured graph that shares ops with the plan's: for other shapes, after an edit, or of inference.
 
     Ops of the plan keep their device and position. Other ops are placed like their neighbours (see `_homes`), right
     after the tensors that they read.
@@ -173,8 +172,8 @@ def order_like(plan: Plan, captured: OpGraph) -> Order:
 def _homes(plan: Plan, captured: OpGraph) -> dict[str, str]:
     """Op of a graph → device, for a graph that shares ops with the plan's.
 
-    An op takes the first device found: that of its colocation group; of the plan's op with its id, one made from it,
-    or the first one with its phase and module; of its first source; or, without sources, of its first reader.
+    An op takes the device of the first of these that has one: its colocation group; the plan's op with its id, or made
+    from it; the plan's first op with its phase and module; its first source; without sources, its first reader.
     """
     hints: dict[tuple[str | None, str | None], str] = {}
     for op in plan.graph.ops:
@@ -219,10 +218,10 @@ Layouts = Sequence[tuple[int, ...] | None]
 class Variant:
     """A captured step with the order of its ops on each device; the order has every op of the graph once.
 
-    The graph of `captured` has all ops, its executable only the code of ops that run on the `devices` of this process
-    (`part_of`). `starts` are the planned starts of ops in seconds; `segments` is the option of `dlplacer.apply`. CUDA
-    graphs never capture forward and backward as two programs, because these leave values for each other. `links` makes
-    the links of a program to other processes; tensors pass through the host's memory, unless `away_on_device`.
+    The graph of `captured` has all ops; its executable has only the code of ops that run on the `devices` of this
+    process (`part_of`). `starts`: op → planned start in seconds; `segments`: the option of `dlplacer.apply`. Forward
+    and backward as two programs never run as CUDA graphs, because they leave values for each other. `links`: program →
+    its links to other processes, over which tensors pass through the host's memory, unless `away_on_device`.
     """
 
     captured: Captured
@@ -255,7 +254,7 @@ class Variant:
 
     @cached_property
     def stages(self) -> tuple[Executor, ...]:
-        """Forward and backward as two programs; the host runs between them, and updates the parameters."""
+        """Forward and backward as two programs; the caller runs between them, and updates the parameters itself."""
         later = {op.id for op in self.captured.graph.ops if op.phase != "forward"}
         orders = [
             {device: [op for op in ops if (op in later) == is_later] for device, ops in self.order.items()}
@@ -271,8 +270,8 @@ class Variant:
         return any(code.random for code in self.captured.executable.codes.values())
 
     def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int) -> StepInputs:
-        """All tensors and inputs of a step, each on the device planned for its op. `tensors` are the module's by full
-        name; `inputs` are the step's flat inputs.
+        """All tensors and inputs of a step, each on the device planned for its op. `tensors`: full name → the
+        module's tensor; `inputs`: the step's flat inputs.
         """
         bound: dict[str, Any] = {}
         for (name, device), ops in self._tensor_ops.items():
@@ -290,7 +289,7 @@ class Variant:
         return StepInputs(bound, seed)
 
     def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
-        """The inputs with the gradient of the loss added; None means 1."""
+        """The inputs with the gradient of the loss (`tangent`) added; None means 1."""
         bound = dict(inputs.bound)
         for code in self.captured.executable.of_role("tangent"):
             device, spec = self._torch_device(code.op), self.captured.graph.op(code.op).outputs[0]
@@ -371,7 +370,7 @@ def part_of(captured: Captured, here: Collection[str]) -> Captured:
 
 
 def with_constants(executable: Executable, tensors: Sequence[Any]) -> list[Any]:
-    """The values that a step returns: the given tensors, with its constants at their positions."""
+    """The values that a step returns: the given tensors, with the step's constants at their positions."""
     found, constants = iter(tensors), executable.constants
     count = len(tensors) + len(constants)
     return [constants[position] if position in constants else next(found) for position in range(count)]

@@ -94,8 +94,8 @@ def measured_topology(devices: Sequence[RuntimeDevice] | Mapping[str, RuntimeDev
 def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = lambda source, target: None) -> Topology:
     """A detected topology of this machine with measured links and issue cost.
 
-    Latency and rate of a link come from timed copies, if a line explains these: see
-    `dlplacer.machines.importers.measured_links.measured`. `on_copy` is called with the ends of a link before a copy.
+    A link takes latency and rate from a line through the times of copies, if the line fits them (see
+    `dlplacer.machines.importers.measured_links.measured`). `on_copy` is called before a copy, with the link's two ends.
     """
     on_cores = is_core(topology.devices[0])
     kinds = [name for name, kind in KINDS.items() if kind.in_host_memory == on_cores]
@@ -150,7 +150,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _marked_s(device: RuntimeDevice, action: Callable[[], object]) -> float:
-    """Seconds of an action on a device's thread, between two marks in the device's own order of work."""
+    """Seconds of an action that a device's thread issues, between two marks in the device's own order of work."""
 
     def repeated() -> list[float]:
         device.synchronize()

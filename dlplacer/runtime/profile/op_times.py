@@ -37,8 +37,8 @@ OpTimes = Mapping[str, float]
 def typical(recorded: Sequence[OpTimes], whole_s: Sequence[float] | None = None) -> dict[str, float]:
     """Op id → median seconds, scaled so that all ops together take as long as a median step.
 
-    Medians of single ops miss delays that rarely hit an op but nearly always hit a step. `whole_s` are the seconds of
-    unrecorded steps: recording costs microseconds per op, and prevents compilation.
+    Medians of single ops miss delays that rarely hit an op but nearly always hit a step. `whole_s`: seconds of
+    unrecorded steps, which lack the cost of recording and may be compiled; by default, the sums of recorded ops.
     """
     medians = {op: median(times[op] for times in recorded) for op in recorded[0]}
     whole_s = [sum(times.values()) for times in recorded] if whole_s is None else whole_s
@@ -48,7 +48,7 @@ def typical(recorded: Sequence[OpTimes], whole_s: Sequence[float] | None = None)
 
 
 def settled(times: Sequence[float]) -> float:
-    """Median time of repeating one action, without the first quarter, in which caches, threads and links warm up."""
+    """Median time of one repeated action, without the first quarter, while caches, threads and links warm up."""
     return float(median(times[len(times) // 4 :]))
 
 
@@ -70,10 +70,10 @@ _SHORT_STEPS, _SHORT_STEPS_S = 20, 0.5
 
 
 class OwnStep:
-    """The ops that an order gives to one device, in the same segments, run without the other devices.
+    """The ops that `order` gives to device `home`, run in the segments of that order, but without the other devices.
 
-    It holds only the tensors of these ops. Sent tensors are dropped, and received tensors share memory. `tensors` are
-    parameters and buffers by name; those that the ops write to are copied. `leaves` are the flat inputs of the step.
+    Only the tensors of these ops are held: sent tensors are dropped, and received tensors are made up (`StandIns`).
+    `tensors`: name → parameter or buffer, copied if an op writes to it. `leaves`: the flat inputs of the step.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class OwnStep:
             self._tensors[name] = tensors[name].detach().to(device.torch_device, copy=name in written)
 
     def recorded(self) -> dict[str, float]:
-        """Op → its seconds in a recorded step, from the end of the previous op to its own end."""
+        """Op → its seconds in a recorded step, including the overhead before the op; see `DeviceTimeline`."""
         timeline = self._variant.run(self._bound(), record=True).timelines[self.home]
         return {op: end_s - start_s for op, start_s, end_s in timeline.spans(self.device)}
 
@@ -128,8 +128,8 @@ class OwnStep:
 
 
 def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_busy: bool = False) -> list[T]:
-    """The results of `take` on all steps at the same time. With `keeps_busy`, a device that is done repeats its step
-    until all are done, so that no device ends alone.
+    """Call `take` on all steps in parallel, and return the results. With `keeps_busy`, a device that is done repeats
+    its step until all are done, so that no device works alone at the end.
     """
     left = [None] * len(steps)
 
@@ -150,8 +150,8 @@ def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_b
 class StandIns(RankLinks):
     """Links of an executor whose other devices do not exist: tensors of the right shape arrive at once.
 
-    All `received` tensors of a dtype share memory of the size of the largest one. Parameters and buffers (`tensors`)
-    arrive unchanged.
+    All `received` tensors of a dtype share memory as large as the largest of them. Parameters and buffers arrive
+    as they are in `tensors`.
     """
 
     def __init__(
@@ -184,8 +184,8 @@ class StandIns(RankLinks):
 def made_by(whole: Captured, op: str, names: Sequence[str], device: RuntimeDevice) -> list[torch.Tensor]:
     """Example values of an op's results, which the device's kernels compute from made-up inputs.
 
-    Their layout is the captured one if the op draws random numbers, its kernel fails on such inputs, or it reads an
-    LSTM's workspace. The capture knows that size only roughly, and the kernel reads and writes past a smaller one.
+    The results themselves are made up if the op draws random numbers, its kernel fails on such inputs, or it reads an
+    LSTM's workspace: a capture only estimates the workspace's size, and a kernel would write past a smaller one.
     """
     executable = whole.executable
     planned = executable.codes[op]
@@ -208,7 +208,7 @@ def made_by(whole: Captured, op: str, names: Sequence[str], device: RuntimeDevic
 def _filled(
     shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """A tensor of 0.5 for real or complex dtypes, else of 0: safe in divisions and logarithms, or as table indices."""
+    """A tensor of 0.5 if real or complex, which is safe in divisions and logarithms; else of 0, a valid table index."""
     strides = torch.empty(shape, device="meta").stride() if strides is None else strides
     real = torch.empty_strided(shape, strides, dtype=dtype, device=device)
     return real.fill_(0.5 if real.is_floating_point() or real.is_complex() else 0)
@@ -223,11 +223,11 @@ def profile_ops(
     on_step: Report = lambda what, share: None,
     memory_bytes: int | None = None,
 ) -> Times:
-    """Op times on these devices while all of them work, because ops of a plan share memory bandwidth and cache too.
+    """Op times on these devices, measured while all of them work: ops of a plan share memory bandwidth and cache too.
 
-    Cores also share the interpreter, which a plan counts separately, as `dispatch_s`; no op takes less than alone. A
-    step that needs more than `memory_bytes`, by default a device's free memory, is timed in parts. Inputs of a part
-    are made from their shapes.
+    Cores also wait for the interpreter. That wait is subtracted, because a plan counts it as `dispatch_s`, but no op
+    takes less than alone. A step that needs more than `memory_bytes`, by default a device's share of the free memory,
+    is timed in parts, whose inputs are made from their shapes.
     """
     if memory_bytes is None:
         sharing = Counter(device.torch_device for device in devices)
@@ -266,9 +266,9 @@ def _warm_up(steps: Sequence[OwnStep]) -> None:
 def _parts(ops: Sequence[Op], memory_bytes: int) -> Iterator[list[str]]:
     """The ops in order, cut into parts that fit into the memory; an op is never cut.
 
-    Room is left for the largest tensor: all tensors from other parts share its memory.
+    Memory for the largest result is reserved: all tensors from other parts share memory of that size.
     """
-    # A gradient counts in the part that computes it: its parameter, which a plan charges, may be in another part.
+    # A gradient counts in the part that computes it; a plan charges it to its parameter, maybe in another part.
     made_bytes = [sum(spec.bytes for spec in op.outputs) for op in ops]
     needed_bytes = [max(made, op.weight_bytes) + op.state_bytes for op, made in zip(ops, made_bytes, strict=True)]
     room_bytes = memory_bytes - (max(made_bytes) if sum(needed_bytes) > memory_bytes else 0)
@@ -298,11 +298,11 @@ def _free_bytes(device: RuntimeDevice) -> int:
 def timed_capture(
     job: Job, capture: Callable[[Sequence[str]], Captured], profile: Callable[[Captured], Times], on_cores: bool
 ) -> tuple[Captured, Times]:
-    """A capture of the job and its op times. `capture` takes rewrites beside the usual ones; `profile` times a capture.
+    """The capture of a job and its op times. `capture` takes names of further rewrites; `profile` times a capture.
 
-    Plain PyTorch runs an LSTM on a CPU as one kernel. Time step by time step, it is many short ops that devices can
-    share. These take half as long if the layer is wide, because one product gives the gradients of all time steps; if
-    it is narrow, twice as long. So on cores an LSTM is timed both ways, and the faster capture is kept.
+    Plain PyTorch runs an LSTM on a CPU as one kernel. Captured time step by time step, an LSTM is many short ops, which
+    devices can share. If the layer is wide, these ops take half as long, because one product gives the gradients of all
+    time steps; if it is narrow, twice as long. So on cores an LSTM is timed both ways, and the faster capture is kept.
     """
     captured = capture(())
     found = captured, profile(captured)
@@ -315,7 +315,7 @@ def timed_capture(
 
 
 def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
-    """The graph with measured times for these device types; it keeps its times for other types."""
+    """The graph with measured times for these device types; times for other types stay."""
     ops = []
     for op in graph.ops:
         old = dict(op.time_s) if isinstance(op.time_s, Mapping) else {}

@@ -1,9 +1,9 @@
 """Check a program before it runs: it ends, ops find their inputs, and streams are ordered.
 
-One happens-before relation covers threads and streams. Each runs its work in order; work that a thread enqueues follows
-all it has done; WAIT and SYNC follow what their event's stream held before RECORD; RECV follows SEND; a program follows
-the previous one. The rules: ops and copies read a tensor only after it is written; memory is freed after its last use
-on every stream; when a program ends, all streams have ended.
+One happens-before relation covers threads and streams. A thread or stream works in order; work that a thread enqueues
+follows all that the thread has done; WAIT and SYNC follow the work queued before RECORD; RECV follows SEND; a program
+follows the previous one. The rules: ops and copies read a tensor only after it is written; memory is freed after its
+last use on every stream; when a program ends, all streams have ended.
 """
 
 from collections import defaultdict
@@ -32,16 +32,16 @@ from dlplacer.runtime.program.program import (
 )
 
 _Line = tuple[str, str]
-"""A device, and one of its streams or `_THREAD`; the work on one line happens in order."""
+"""A timeline: a device, and one of its streams or `_THREAD`; the work on one timeline happens in order."""
 _Clock = dict[_Line, int]
-"""Line → number of the latest moment there that has happened."""
+"""Timeline → number of its latest moment that has happened."""
 _THREAD = ""
 
 
 def require_no_races(
     graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces | None = None, empty: Collection[str] = ()
 ) -> None:
-    """Raise InternalError like `races`, or if there is a race; names its unordered actions, their devices and lines."""
+    """Raise InternalError if `races` does or finds a race; names the unordered actions, their devices and lines."""
     if found := races(graph, programs, spaces, empty):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise InternalError(f"the program has a race: {found[0]}{more}")
@@ -73,7 +73,7 @@ def races(
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """An action on a line."""
+    """An action on a timeline (`line`), and its place in the program (`at`)."""
 
     line: _Line
     count: int
@@ -89,7 +89,7 @@ class _Moment:
 
 @dataclass
 class _Memory:
-    """Memory of a tensor that one or several devices hold: its uses, and the clocks when devices free it."""
+    """Memory of a tensor that one or several devices hold: its uses, and the clock of each device that frees it."""
 
     owner: _Line | None
     written: _Moment
@@ -100,7 +100,7 @@ class _Memory:
 
 
 class _Checker:
-    """Takes actions one after another; for every line, keeps the moments of other lines that precede it."""
+    """Checks actions one after another; keeps, for every timeline, the moments of other timelines that precede it."""
 
     def __init__(self, graph: OpGraph, spaces: MemorySpaces, empty: frozenset[str]) -> None:
         self.found: list[str] = []

@@ -1,7 +1,7 @@
-"""Programs: the actions of every device in order, which print one per line, and the order of issue.
+"""Programs: each device's actions in order, printed one per line; the lowering of a plan's order; the order of issue.
 
-Every device has COMPUTE, SEND, RECV and FREE. For devices with streams, a lowering pass adds the other actions, which
-state the order of streams and the lifetime of their memory."""
+All programs have COMPUTE, SEND, RECV and FREE. For devices with streams, a lowering pass adds the other actions: they
+order the work of streams, and delay the reuse of memory that streams still use."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from dlplacer.runtime.devices.cuda import COMPUTE_STREAM, COPY_STREAMS
 
 
 class _Line:
-    """Prints an action: its `form`, with field names replaced by their values."""
+    """Prints an action as its `form`, with field names replaced by their values."""
 
     __slots__ = ()
     form: ClassVar[str]
@@ -101,7 +101,7 @@ class Sync(_Line):
 
 @dataclass(frozen=True, slots=True)
 class Hold(_Line):
-    """``HOLD tensor FOR stream``: once freed, the tensor's memory is reused only after the work then queued there."""
+    """``HOLD tensor FOR stream``: a freed tensor's memory is reused only after the work queued there by then."""
 
     form: ClassVar[str] = "HOLD {tensor} FOR {stream}"
     tensor: str
@@ -157,9 +157,9 @@ def issue_order(
 ) -> Iterator[tuple[str, Actions]]:
     """(device, actions issued together) for all devices, by planned start, with every RECV after its SEND.
 
-    Either a run of COMPUTE and FREE is issued together, or one other action. Ops of equal kind may share a run of at
-    most `longest` actions; an op of kind None is alone. `starts` may have any unit; if a run has no planned start, the
-    next one counts.
+    COMPUTE and FREE are issued in runs, any other action alone. Ops of equal kind may share a run of at most `longest`
+    actions; an op of kind None is alone. `starts`: op → planned start, in any unit; a run without a planned start takes
+    the start of the next run that has one.
     """
     parts = {name: list(_parts(actions, kind_of, longest)) for name, actions in program.actions.items()}
     return _issued(program, parts, {name: _ranks(own, starts) for name, own in parts.items()})
@@ -240,9 +240,9 @@ def lower(graph: OpGraph, order: Order, keep: Iterable[str] = ()) -> Program:
 def lower_stages(graph: OpGraph, stages: Sequence[Order], keep: Iterable[str] = ()) -> list[Program]:
     """One program per stage of a step: forward, then backward. They run one after another on the same devices.
 
-    A tensor is sent to a device once, right after its producer; it is received right before its first reader there, and
-    freed on each device after its last use there, except tensors to `keep`. A tensor that a device reads
-    only in a later stage is received at the end of its producer's stage, and stays there between programs.
+    A tensor is sent to a device once, right after its producer, and received right before its first reader there. Each
+    device frees a tensor after its last use, except tensors to `keep`. A tensor that a device reads only in a later
+    stage is received at the end of its producer's stage, and stays there between programs.
     """
     state = _State(graph, stages, frozenset(keep))
     return [Program({device: tuple(state.actions(device, order)) for device in order}) for order in stages]
@@ -309,7 +309,7 @@ class DeviceMemorySpace:
 
     With `has_streams`, the device's thread only enqueues work; else an action is done when its call returns. With
     `copies`, tensors are copied even to a device with the same memory. A device that is `away` belongs to another
-    process: `memory` holds tensors sent to it, the host's memory, or ``""`` if the transport orders streams itself.
+    process: its `memory` is the host's, or ``""`` if the transport sends from the device and orders streams itself.
     """
 
     memory: str = HOST_MEMORY

@@ -1,1 +1,1 @@
-"""From an order of ops and a device rule to a schedule: one kernel each, in plain Python or machine code."""
+"""Schedules from an order of ops and a device rule: one kernel per rule, in plain Python or machine code."""

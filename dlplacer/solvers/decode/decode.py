@@ -28,14 +28,14 @@ from dlplacer.solvers.instance.time_limit import count_work
 def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> Schedule:
     """The schedule in which every op starts as early as this placement and the order of these starts allow.
 
-    It obeys eq. 10 and 12 and ends no later, if the given starts do. A zero-time sink inside another op moves to the
+    If the given starts obey eq. 10 and 12, the schedule ends no later. A zero-time sink inside another op moves to the
     end of that op; this delays nothing, because no op reads the sink.
     """
     return in_sequence(instance, device, sequence(instance, device, start))
 
 
 def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:
-    """The schedule that starts each op in turn as early as its device and its inputs, sent through link gaps, allow."""
+    """The schedule of ops in turn: each starts once its device is free and its inputs, sent in link gaps, are there."""
     if instance.traffic is None:
         return _by_delays(instance, device, ops)
     fast = is_fast(instance.op_count * instance.device_count)
@@ -43,12 +43,12 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
     start, sent = solution.ops[:, START].tolist(), transfers(instance, solution)
     if not sent:
         return Schedule(tuple(device), tuple(start), makespan)
-    # Kernels approximate a route's ticks by a line, so a transfer may take one tick too long there.
+    # Kernels take a route's ticks as linear in the bytes, so a transfer may take one tick too long there.
     return with_transfers(instance, instance.traffic, device, start, sent)
 
 
 def sent_in_turn(instance: Instance, device: Sequence[int], ops: Sequence[int], fast: bool) -> tuple[Solution, int]:
-    """Tables with the run of a placement and an order, in machine code if `fast`, and its makespan."""
+    """The tables after the run of a placement and an order, in machine code if `fast`, and the run's makespan."""
     working = np.array([op for op in ops if op not in instance.sources], np.int64)
 
     def build(solution: Solution) -> int:
@@ -58,7 +58,7 @@ def sent_in_turn(instance: Instance, device: Sequence[int], ops: Sequence[int], 
 
 
 def _by_delays(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:
-    """The kernel's schedule without link contention, computed ten times faster than with tables."""
+    """The schedule without traffic, computed ten times faster than by the kernel."""
     start, end, free = [0] * instance.op_count, [0] * instance.op_count, [0] * instance.device_count
     for op in ops:
         here = device[op]
@@ -106,7 +106,7 @@ def decode(
     if makespan == NEVER:
         return None
     if not works_on and arrays.holds.size:
-        # Sent in turn, an op's inputs never wait for those of an op that insertion put ahead of it.
+        # If inputs are sent in this order, an op's inputs never wait for the inputs of an op that starts later.
         device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, START].tolist()
         again = sent_in_turn(instance, device, sequence(instance, device, start), fast)
         solution, makespan = min((solution, makespan), again, key=itemgetter(1))
@@ -115,7 +115,7 @@ def decode(
 
 
 def _placed(instance: Instance, arrays: InstanceArrays, placement: Sequence[int]) -> InstanceArrays:
-    """The same tables with every unit allowed only on its first op's device, where its memory is already taken."""
+    """The same tables with every placed unit allowed only on its device, where its memory is already taken."""
     allowed, units, capacity = arrays.allowed.copy(), arrays.units.copy(), arrays.capacity.copy()
     for unit, first in enumerate(arrays.lists[arrays.units[:, MEMBERS]].tolist()):
         here = placement[instance.block[first]]

@@ -138,7 +138,7 @@ def settle_rest(arrays: InstanceArrays, solution: Solution, placed: Ints) -> boo
 
 
 def insert_all(arrays: InstanceArrays, solution: Solution, placed: Ints, booked: Ints, rows: Ints) -> int:
-    """The makespan if every op of the sequence in turn goes to the device where it ends first; `NEVER` if one has none.
+    """The makespan if each op of the sequence goes to the device where it ends first; `NEVER` if one fits nowhere.
 
     Each op fills the earliest gap that holds it. Its whole unit goes to the device of the first op. At first `placed`
     is 0 for every unit; `booked` and `rows` are for devices what `Solution.busy` and `uses` are for link directions.
@@ -178,7 +178,7 @@ def insert_all(arrays: InstanceArrays, solution: Solution, placed: Ints, booked:
 
 DONE, MISSING, KEY, BY_KEY, RELEASED = range(5)
 """Columns of `Desk.ops`: whether the op has run, the number of arcs from ops not yet run, and its key, the op's place
-in the order of preference. Two other columns are vectors of their own: the op of a key, and ops to be queued."""
+in the order of preference. Two more columns have other rows: key → op, and a list of ops to be queued."""
 
 
 class Desk(NamedTuple):
@@ -191,7 +191,7 @@ class Desk(NamedTuple):
     arrival
         [op, device] → arrival of its inputs.
     heaps, rows
-        For each device its future ops by arrival and key; then for each its ready ops by key; and the heaps' lengths.
+        A heap per device of future ops by arrival and key, then a heap per device of ready ops by key; and lengths.
     """
 
     placed: Ints
@@ -232,7 +232,7 @@ def _may_run(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, he
 
 
 def _count_missing(arrays: InstanceArrays, desk: Desk) -> tuple[int, int]:
-    """Count the arcs into each op; return the number of ops to run, and of ops listed because they wait for none."""
+    """Count the arcs into each op, and list the ops that wait for none; return the number of all ops and of these."""
     left, released = 0, 0
     for op in range(desk.ops.shape[0]):
         desk.ops[op, DONE] = arrays.ops[op, IS_SOURCE]
@@ -250,7 +250,7 @@ def _count_missing(arrays: InstanceArrays, desk: Desk) -> tuple[int, int]:
 
 
 def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int) -> None:
-    """Queue an op whose inputs are all scheduled on every allowed device."""
+    """Queue an op, whose inputs are all scheduled, on every device that may run it."""
     for here in range(desk.arrival.shape[1]):
         if _may_run(arrays, solution, desk, op, here):
             desk.arrival[op, here] = expect(arrays, solution, op, here, desk.placed)
@@ -258,7 +258,7 @@ def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int) ->
 
 
 def _free(arrays: InstanceArrays, desk: Desk, first: int, limit: int, released: int) -> int:
-    """Remove one arc into each op of a list, and append ops that wait for none to the released; return their number."""
+    """Remove one arc into each listed op, and release ops that then wait for none; return the number so far."""
     for number in range(first, limit):
         reader = arrays.lists[number]
         desk.ops[reader, MISSING] -= 1
@@ -296,7 +296,7 @@ def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tu
 
 
 def _drop_void(arrays: InstanceArrays, solution: Solution, desk: Desk, heap: int, column: int, here: int) -> None:
-    """Drop ops that are no longer allowed on a device from the top of a heap, whose column has their keys."""
+    """Drop ops that are no longer allowed on a device from the top of a heap; `column` has the ops' keys."""
     while desk.rows[heap]:
         if _may_run(arrays, solution, desk, desk.ops[desk.heaps[heap, 0, column], BY_KEY], here):
             break

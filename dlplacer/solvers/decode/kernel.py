@@ -1,4 +1,4 @@
-"""Kernels: an instance as tables, a schedule in the making, transfers into gaps of links, the run of a sequence.
+"""Kernels: an instance as tables, a schedule under construction, transfers in gaps of links, the run of a sequence.
 
 A solution is a device for every op and a sequence of all ops but sources. It runs as in `in_sequence`: each op starts
 when its device is free and its inputs have arrived. Inputs are sent at the op's turn, by the route on which they arrive
@@ -29,9 +29,9 @@ _MOST_WITH_DETOURS = 8
 """Devices up to which several routes per pair are listed: each pair takes a search of its own."""
 
 IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES = 0, 1, 2, 4, 6, 8
-"""Columns of `InstanceArrays.ops`: whether it is a source, its block, and the first of two limits of lists: ops it
-waits for without input (the barrier's arcs), ops that wait for it likewise, requests it reads, and requests it
-produces."""
+"""Columns of `InstanceArrays.ops`: whether the op is a source, its block, and the first of two limits of four lists:
+the ops that it waits for without reading them (the barrier's arcs), the ops that so wait for it, the requests that it
+reads, and the requests that it produces."""
 
 SOURCE, CLASS, READERS = 0, 1, 2
 """Columns of `InstanceArrays.requests`: producer, class of its size, and the first of two limits of its readers."""
@@ -40,11 +40,11 @@ BYTES, MEMBERS = 0, 1
 """Columns of `InstanceArrays.units`: footprint, and the first of two limits of its ops."""
 
 FIRST_HOLD = 2
-"""`InstanceArrays.segments`: ticks are column 0 + column 1 × bytes; then two limits of its rows in `holds`."""
+"""Column of `InstanceArrays.segments`: first of two limits in `holds`; ticks are column 0 + column 1 × bytes."""
 
 
 class InstanceArrays(NamedTuple):
-    """An instance in tables. `ops`, `requests` and `units` have the columns above, whose limits refer to `lists`.
+    """An instance in tables. `ops`, `requests` and `units` have the columns above; their limits are places in `lists`.
 
     Attributes
     ----------
@@ -55,11 +55,11 @@ class InstanceArrays(NamedTuple):
     allowed
         [unit, device] → 1 if all its ops may run there.
     routes
-        [class of sizes, source, target] → number of the quickest route, and of routes from it on.
+        [class of sizes, source, target] → number of the quickest route, and count of routes from this number on.
     segments_at
         [route] → its first route segment.
     holds
-        Link direction, and two lines over the bytes: first and last tick of its use after the segment's start.
+        Link direction; first and last tick of its use after the segment's start, each linear in the bytes (2 columns).
     """
 
     ticks: Ints
@@ -172,7 +172,7 @@ def hops_of(instance: Instance, segment: int) -> Hops:
 
 
 def _timed(routes: RouteTable, device_count: int) -> tuple[dict[int, int], _RouteTables, list[Hops]]:
-    """Size → class, the routes, and their links; two sizes define the line of a route's ticks."""
+    """Size → class, the tables of routes, and the links of routes; a route's ticks are a line through two sizes."""
     alike, sizes_bytes, above = dict[int, list[int]](), routes.problem.sizes_bytes, not routes.problem.exact
     for size, same in enumerate(routes.problem.routes):
         # Tensors of these sizes take the same least-delay routes between all devices.
@@ -209,7 +209,7 @@ def _timed(routes: RouteTable, device_count: int) -> tuple[dict[int, int], _Rout
 
 
 def _line(ends: tuple[int, int], low: int, high: int, above: bool = False) -> tuple[float, float]:
-    """Base and slope of a line through two values of ticks that bounds the others from above, or from below.
+    """Base and slope of a line through the ticks of two sizes; with `above`, raised by one tick.
 
     Ticks may be rounded down. Then they lie between the line through two of them and that line plus one.
     """
@@ -231,10 +231,10 @@ REQUEST, TARGET, SEGMENT, SEGMENT_LIMIT, BEGIN, ASKED_AT, LEG_PATH, PREVIOUS = r
 that required it, longest path from its start, the previous leg on its route (-1: none)."""
 
 FROM, TO, LEG = range(3)
-"""Columns of `Solution.busy`: the uses of a link direction."""
+"""Columns of `Solution.busy`: start and end tick of a use of a link direction, and its leg."""
 
 LEGS, RUN, MAKESPAN, CRITICAL, OVERFLOW = range(5)
-"""Columns of `Solution.counts`; `OVERFLOW` is 1 if a table was too small."""
+"""Places in `Solution.counts`: legs, number of the run, makespan, critical ops; `OVERFLOW` is 1 if a table is full."""
 
 NEVER = 2**62
 
@@ -482,7 +482,7 @@ def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int,
 
 
 def receive(arrays: InstanceArrays, solution: Solution, op: int, at: int) -> int:
-    """Tick at which all inputs of an op are on its device; inputs not yet sent leave now, by their producers' ends."""
+    """Tick at which all inputs of an op are on its device; unsent inputs are sent now, by their producers' ends."""
     ops, arrivals, lists, unsent = solution.ops, solution.arrivals, arrays.lists, solution.unsent
     here, latest, count = ops[op, DEVICE], 0, 0
     for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
@@ -504,10 +504,10 @@ def receive(arrays: InstanceArrays, solution: Solution, op: int, at: int) -> int
 
 
 def run_all(arrays: InstanceArrays, solution: Solution, most: int) -> int:
-    """The makespan of the sequence; `NEVER` if it exceeds `most`.
+    """The makespan of the sequence; `NEVER` if it would exceed `most`, or if a table is too small.
 
-    The run stops when an op's start plus its longest path before the last move exceeds `most`. If the move also
-    shortens that path, a good move may thereby be lost.
+    The run stops once an op's start plus its path exceeds `most`. Paths date from before the last move, so a move that
+    shortens a path may be lost although it is good.
     """
     ops, free, counts, makespan = solution.ops, solution.free, solution.counts, 0
     begin_run(solution)

@@ -27,7 +27,7 @@ _WORTH_LOADING = 150
 
 
 def ask() -> None:
-    """Check the deadline in kernels run as Python, unless the clock counts work: machine code would then go on."""
+    """Check the deadline in kernels run as Python, unless the clock counts work: machine code never does."""
     if not counts_work():
         ask_time()
 

@@ -30,7 +30,7 @@ def charge_idle_ends(
     For every device q: its work + H·[used, first not on q] + T·[used, last not on q] ≤ the time from the start of the
     first cut op to that of the last. Proof: the first op between the cut ops that runs on q has all its inputs from
     other devices, so it waits for the latest of them; H is the least such time over all ops between. T is the same
-    backwards. An unused device pays nothing. `bounds` are those of the section alone, whose first op is at `offset`.
+    backwards. An unused device pays nothing. `bounds` are the section's own; its first op is at `offset` in `instance`.
     """
     last, between = len(section.ops) - 1, _between(section)
     if not between:
@@ -52,12 +52,12 @@ def charge_idle_ends(
 
 
 def ticks_with_idle_ends(section: GraphSection, bounds: Bounds) -> int:
-    """Least ticks of a section, given that its devices idle at its ends and hold only sums of its ops' times.
+    """Least ticks of a section, because devices idle at its ends and are busy for sums of its ops' times.
 
-    Proof: let the first cut op be on device p and the last on l. Ops between run on a device q after the first op's
-    time if q is p, else after the first of them can start there (`_entries`); they end before the last cut op by the
-    same times backwards. Within that time q bears no more than the largest sum of ops' times that fits. The least over
-    p and l holds for every choice of them.
+    Proof: let the first cut op be on device p and the last on l. On p, ops between them start after the first cut op;
+    on another device, no earlier than the first such op can start there (`_entries`). The same holds backwards from l.
+    Within the time that is left, a device runs at most the largest sum of ops' times that fits. The least value over p
+    and l holds for every choice of p and l.
     """
     between = _between(section)
     if not between:
@@ -89,7 +89,7 @@ def _between(section: GraphSection) -> range:
 
 
 def _ends(section: GraphSection, bounds: Bounds) -> list[tuple[int, int]]:
-    """Positions of the cut ops, and the idle ticks there of a device that is not theirs."""
+    """Positions of the cut ops, each with the ticks for which a device that does not run it must idle there."""
     between = _between(section)
     ends = [(len(section.ops) - 1, _least_entry(section.instance.reversed, bounds.tail, between))]
     if not section.begins:
@@ -100,7 +100,7 @@ def _ends(section: GraphSection, bounds: Bounds) -> list[tuple[int, int]]:
 def _entries(instance: Instance, cut: int, between: range, least: int) -> NDArray[np.int64]:
     """[device of a cut op, device] → the least tick at which the device can start one of the ops between.
 
-    By paths, whose ops each take the best device for their reader; on devices other than the cut op's also by `least`.
+    It follows paths whose ops each take the best device for their reader; devices without the cut op obey `least` too.
     """
     count, devices = instance.device_count, list(instance.allowed[cut])
     entry = np.full((len(devices), count), FAR, dtype=np.int64)
@@ -110,7 +110,7 @@ def _entries(instance: Instance, cut: int, between: range, least: int) -> NDArra
     for op in instance.order:
         arcs = instance.predecessors[op]
         if op == cut or any(source not in found for source, _ in arcs):
-            continue  # the paths to one of its inputs take as long as all entries already
+            continue  # paths to an input of the op already take as long as all entries
         ready = np.zeros((len(devices), count), dtype=np.int64)
         for source, delay in arcs:
             ended = found[source] + np.array(instance.duration[source], dtype=np.int64)
@@ -128,9 +128,9 @@ def _entries(instance: Instance, cut: int, between: range, least: int) -> NDArra
 def _least_entry(instance: Instance, head: Sequence[int], ops: Sequence[int]) -> int:
     """The least tick at which a device other than the first cut op's can start one of the ops.
 
-    Proof: take the first of all such starts. All ops that lead to it run on the first cut op's device, one after
-    another; the last of them is an input of it, whose output is then sent. This holds for every other device, since
-    none starts earlier; and for the ops that lead to each input.
+    Proof: take the first of all such starts. All ops that lead to the starting op run on the first cut op's device, one
+    after another. The last of them is an input, and is sent only then. No other device starts earlier, so the bound
+    holds there too. The same argument holds for the ops that lead to each input.
     """
     least, found, work = FAR, dict[int, frozenset[int]](), instance.shortest
     for op in instance.order:

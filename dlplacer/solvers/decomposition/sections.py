@@ -10,7 +10,7 @@ from dlplacer.solvers.instance.instance import Arcs, Delay, Instance
 from dlplacer.solvers.instance.time_limit import now
 
 _LARGEST_SERIES, _LARGEST_REFINED = 120, 60
-"""Most ops of a joined series, and of the parts of a larger section that are kept: CP-SAT proves about 60 ops in
+"""Most ops of a section or joined series, and of a section that refinement finds: CP-SAT proves about 60 ops in
 seconds, and above 60 intervals per device its disjunctive loses its precedence literals."""
 
 
@@ -18,7 +18,7 @@ seconds, and above 60 intervals per device its disjunctive loses its precedence 
 class GraphSection:
     """The ops from a cut op to the next, in topological order; the first section `begins` without a cut op.
 
-    Its instance has no memory, and its last op no time: the makespan is the time between the starts of the cut ops.
+    In its instance memory is unlimited and the last op takes no time, so the makespan is the time until it starts.
     """
 
     ops: tuple[int, ...]
@@ -28,7 +28,7 @@ class GraphSection:
 
 @dataclass(frozen=True)
 class Series:
-    """Sections, by number, that colocation couples; in the instance they run in sequence, so their makespans add up."""
+    """The numbers of sections that colocation couples, and an instance in which these sections run in sequence."""
 
     sections: tuple[int, ...]
     instance: Instance
@@ -39,11 +39,11 @@ def find_sections(instance: Instance, last: int, seconds: float = 1.0) -> list[G
 
     A cut op is before or after every other one of these ops. All ops that lead to it end before it starts, and all that
     follow start after it ends. So sections run one after another, and `last` starts no earlier than the sum of their
-    makespans. Arcs into a section from farther back or from sources are omitted, which lengthens nothing. So are ops
-    that only the barrier waits for, which are unordered with every cut op before it.
+    makespans. Arcs into a section from farther back or from sources are omitted, which lengthens nothing. Ops that only
+    the barrier waits for are omitted too, because they are unordered with every cut op before the barrier.
 
-    Any op may be omitted: a section too large to solve is divided by dropping its ops of most slack, such as those that
-    the forward pass prepares for the backward pass alone. `seconds` limits the bounds that measure the slack.
+    Omitting an op never raises a bound. So a section too large to solve is divided without its ops of most slack, such
+    as forward ops that only the backward pass reads. `seconds` limits the time for the bounds that measure slack.
     """
     instance = _without_leaves(instance)
     ops = reached(instance.predecessors, instance.order[::-1], last, instance.sources)[::-1]
@@ -53,7 +53,7 @@ def find_sections(instance: Instance, last: int, seconds: float = 1.0) -> list[G
 def _fallen_apart(
     instance: Instance, ops: Sequence[int], largest: int, stop_at: float, begins: bool = True
 ) -> Iterator[GraphSection]:
-    """The sections of ops that all lead to the last, in topological order; sections above `largest` are refined."""
+    """The sections of `ops` (in topological order, all leading to the last); those above `largest` ops are refined."""
     for before, cut in pairwise([-1, *_comparable(instance, ops)]):
         chosen = ops[max(before, 0) : cut + 1]
         if len(chosen) > 1:
@@ -62,10 +62,10 @@ def _fallen_apart(
 
 
 def _refined(instance: Instance, section: GraphSection, stop_at: float) -> Iterator[GraphSection]:
-    """The sections of a large one without its ops of most slack; the section itself if it has no cut ops inside.
+    """The sections of a large section without its ops of most slack; the section itself if no cut ops result.
 
     Heads are stronger than paths: an op that waits for one of two tensors, on any devices, may have less slack than
-    both producers. Ops then left on no path are dropped too, because the rows of a section rely on its inputs.
+    both producers. Ops that are left on no path are dropped too, because the rows of a section rely on all inputs.
     """
     if now() > stop_at:
         yield section
@@ -86,7 +86,7 @@ def _refined(instance: Instance, section: GraphSection, stop_at: float) -> Itera
 
 
 def _on_paths(instance: Instance, ops: Sequence[int], begins: bool) -> list[int]:
-    """The given ops, in topological order, on a path among them from the first op, or any if `begins`, to the last."""
+    """Those of `ops`, in topological order, on a path to the last op from the first (from any, if `begins`)."""
     reached, leading = set(ops if begins else ops[:1]), set(ops[-1:])
     for op in ops:
         if not reached.isdisjoint(source for source, _ in instance.predecessors[op]):
@@ -98,7 +98,7 @@ def _on_paths(instance: Instance, ops: Sequence[int], begins: bool) -> list[int]
 
 
 def couple(instance: Instance, sections: Sequence[GraphSection]) -> list[Series]:
-    """Series of sections that share a group inside or colocated cut ops, up to a size; any grouping bounds validly."""
+    """Series of sections that share a colocation group, up to a size; the bound is valid for any series."""
     users: dict[object, list[int]] = {}
     for number, section in enumerate(sections):
         inner = section.ops[:-1] if section.begins else section.ops[1:-1]
@@ -124,7 +124,7 @@ def with_traffic(instance: Instance, sections: Sequence[GraphSection], several: 
     """Series with the transfers inside their sections.
 
     Transfers between ops of one section run between the starts of its cut ops, so the makespans of all series still add
-    up to a bound: other traffic is omitted, which lengthens nothing.
+    up to a bound. Other traffic is omitted, which lengthens nothing.
     """
     if instance.traffic is None:
         return list(several)
@@ -148,7 +148,7 @@ def with_traffic(instance: Instance, sections: Sequence[GraphSection], several: 
 
 
 def reached(arcs: Arcs, order: Sequence[int], op: int, barred: Container[int] = ()) -> list[int]:
-    """An op and all others to which arcs lead from it, in `order`, which these arcs must obey."""
+    """An op and all ops that arcs reach from it, except `barred` ones, in `order`, a topological order of the arcs."""
     found = {op}
     for source in order:
         if source in found:
@@ -157,7 +157,7 @@ def reached(arcs: Arcs, order: Sequence[int], op: int, barred: Container[int] = 
 
 
 def _comparable(instance: Instance, ops: Sequence[int]) -> list[int]:
-    """Positions of the ops that are before or after every other one, in time linear in the arcs.
+    """Positions of the ops that are before or after every other op, found in time linear in the arcs.
 
     Proof: number the ops in topological order. If every op before number v has an arc to an op of number at most v,
     then following such arcs from any of them ends at v, so all lead to v. If an op has no such arc, it does not lead to
@@ -172,7 +172,7 @@ def _comparable(instance: Instance, ops: Sequence[int]) -> list[int]:
 
 
 def _without_leaves(instance: Instance) -> Instance:
-    """The instance whose barrier does not wait for ops without other readers, unless it waits for these only."""
+    """The instance with a barrier that does not wait for ops without other readers, unless it waits only for these."""
     barrier = instance.barrier
     if barrier is None:
         return instance
@@ -188,7 +188,7 @@ def _without_leaves(instance: Instance) -> Instance:
 
 
 def relaxed(instance: Instance, ops: Sequence[int], instant: int) -> Instance:
-    """The instance of some ops without memory rules; the op at position `instant` takes no time."""
+    """The instance of some ops, with unlimited memory; the op at position `instant` takes no time."""
     part, count = instance.restricted(ops), instance.device_count
     duration = list(part.duration)
     duration[instant] = (0,) * count
@@ -197,7 +197,7 @@ def relaxed(instance: Instance, ops: Sequence[int], instant: int) -> Instance:
 
 
 def _in_series(instance: Instance, sections: Sequence[GraphSection]) -> Instance:
-    """Sections joined by zero-delay arcs from the last op of each to the first of the next."""
+    """The instance of sections joined by zero-delay arcs from the last op of a section to the first of the next."""
     if len(sections) == 1:
         return sections[0].instance
     nothing: Delay = ((0,) * instance.device_count,) * instance.device_count

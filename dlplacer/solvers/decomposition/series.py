@@ -1,8 +1,8 @@
 """Series decomposition: solve the sections between cut ops one by one, and combine their schedules.
 
-The sum of the sections' bounds bounds the whole. If all devices can be swapped, memory does not bind and only the chain
-of cut ops joins the series, then their best schedules also combine, and the sum is the optimum. Otherwise a combined
-schedule is only a candidate, and its true makespan counts.
+The sum of the sections' bounds is a bound on the whole. If all devices can be swapped, memory does not bind and only
+the chain of cut ops joins the series, then the series' best schedules also combine, and the sum is the optimum.
+Otherwise a combined schedule is only a candidate, and its true makespan counts.
 """
 
 from collections import Counter
@@ -48,39 +48,39 @@ _FIND_SHARE, _BOUND_SHARE, _PART_BOUND_S = 0.25, 0.1, 0.5
 """Shares of the time left, to find sections and for bounds of the whole after a round; seconds for a part's bounds."""
 
 _SHARES, _WORK, _GROWTH = (0.5, 0.4, 0.2), (0.1, 0.4), 4.0
-"""Without transfers, then with them: share of the time, deterministic CP-SAT seconds per series in the first round, and
-growth per further round. The last share is for series that minimise communication."""
+"""Shares of the time without transfers, with transfers, and to minimise communication; deterministic CP-SAT seconds per
+series in the first round, without and with transfers; growth of these seconds per round."""
 
 _SLACKS, _NEAR, _PATIENCE = (0.0, 0.01, 0.03), 0.1, 2
 """Shares by which a series may exceed its best schedule to send less; share by which combined schedules may exceed the
-best plan; successive passes without success."""
+best plan; passes in a row without success that end the search."""
 
 _RESTARTS, _LARGEST_SEARCH = 30, 250
 """Randomized restarts before CP-SAT, and ops above which a series is not searched: CP-SAT proves about 60 ops in
 seconds."""
 
 _SUFFIX_SIZES, _SUFFIX_SHARE, _SUFFIX_WORK = (15, 30, 60), 0.05, 1.0
-"""Working ops of the suffixes to solve, and share of time and deterministic seconds for each. Larger suffixes bound
-more but are proven less often."""
+"""Most working ops of each suffix to solve, and share of time and deterministic seconds per suffix. Larger suffixes
+give higher bounds, but are solved less often."""
 
 _OFTEN = 4
 """Occurrences per device above which a series counts as repeated."""
 
 
 _LEAST_WORK, _MOST_S, _ANEW = 0.12, 5.0, 0.25
-"""Deterministic CP-SAT seconds and time limit of a subproblem, and the share of known answers to recompute."""
+"""Deterministic CP-SAT seconds and time limit in seconds of a subproblem, and share of known answers to recompute."""
 
 _CLOSING, _AGAIN_S, _ANNEAL_GAP = 0.005, 0.5, 0.01
 """For a repeated series: the share by which it may take longer to end on its first device, seconds of annealing, and
 the gap above which annealing runs."""
 
 _Question = tuple[Instance, frozenset[tuple[int, int]]]
-"""A series, and block → device for the decided blocks."""
+"""The instance of a series, and the (block, device) pairs that are decided."""
 
 
 @dataclass
 class Known:
-    """Bounds and best schedule of an instance; `exhausted` if its inexact model is solved and more search is vain."""
+    """Bounds and best schedule of an instance. `exhausted` means that its inexact model is solved: search is over."""
 
     bounds: Bounds
     incumbent: Incumbent
@@ -93,7 +93,7 @@ class Known:
 
 
 class SectionChain:
-    """The sections before one op, and results per distinct instance; sections of joined series are also in `alone`."""
+    """The sections before one op, with results per instance; `alone` has the sections of joined series one by one."""
 
     def __init__(
         self, instance: Instance, sections: Sequence[GraphSection], series: Sequence[Series], budget: Budget
@@ -132,7 +132,7 @@ class SectionChain:
         return chain
 
     def begin(self, instance: Instance, bounds: Bounds) -> Known:
-        """The bounds and list schedules of an instance."""
+        """Record the bounds of an instance, and its list schedules as far as time allows."""
         incumbent = Incumbent(self.budget_of(self.budget.left_s))
         for rule in (list_schedule, heft) if self.budget.left_s else ():
             incumbent.offer(construct(instance, rule))
@@ -142,7 +142,7 @@ class SectionChain:
 
     @cached_property
     def repeated(self) -> set[Instance]:
-        """Instances of series so frequent, such as a layer's, that one good schedule decides the whole."""
+        """Instances of series that occur so often, such as a layer's, that one good schedule decides the whole."""
         count = Counter(series.instance for series in self.series)
         return {instance for instance, times in count.items() if times > _OFTEN * instance.device_count}
 
@@ -164,7 +164,7 @@ class SectionChain:
         return found
 
     def advance(self, work: float, stop_at: float) -> None:
-        """Spend `work` on every open series, one per worker at a time, until `stop_at` on the clock (`now`)."""
+        """Spend `work` deterministic seconds on every open series, one per worker, at most until `stop_at`."""
 
         def spend(series: Series, workers: int) -> None:
             left = min(stop_at - now(), self.budget.left_s)
@@ -178,7 +178,7 @@ class SectionChain:
         """Bounds of the whole, with the heads and tails of cut ops raised by the sections before and after them.
 
         Proof: a section's ops run between the starts of its cut ops. So the time before a cut op is at least the sum of
-        the bounds of all series before it, and of the sections before it from other series; likewise after it.
+        bounds of the series before it, and of the sections before it of all other series. The same holds after it.
         """
         head, tail = list(bounds.head), list(bounds.tail)
         end = self.sections[-1].ops[-1]
@@ -192,7 +192,7 @@ class SectionChain:
         return lower_bounds(self.instance, seconds, head, tail)
 
     def candidates(self) -> Iterator[Schedule]:
-        """Schedules of the whole: the sections' best in sequence, with devices swapped so that cut ops agree."""
+        """Schedules of the whole from the best schedules of the series, with devices swapped so that cut ops agree."""
         found = {series.sections: self.known[series.instance].incumbent.best for series in self.series}
         best = {sections: schedule for sections, schedule in found.items() if schedule is not None}
         if len(best) == len(found):
@@ -201,10 +201,10 @@ class SectionChain:
     def combined(
         self, schedules: Mapping[tuple[int, ...], Schedule], swappable: Sequence[Sequence[int]] = ()
     ) -> Iterator[Schedule]:
-        """Schedules of the whole from one for every series, with devices of a class swapped so that cut ops agree.
+        """Schedules of the whole from one schedule per series, with swappable devices swapped so that cut ops agree.
 
-        Ops outside the sections fill the remaining gaps, as late as their successors allow; or the list rule decides
-        all times anew, with these ops last or by rank.
+        First, ops outside the sections fill the gaps (HEFT), as late as their successors allow. Then list scheduling
+        decides all times anew, with these ops last, or with all ops by upward rank.
         """
         instance, offset = self.instance, 0
         assigned = [-1] * len(instance.members)
@@ -321,10 +321,10 @@ def raise_suffix_bounds(
 def suffixes(
     instance: Instance, sections: Sequence[GraphSection], sizes: tuple[int, ...]
 ) -> Iterator[tuple[int, Instance]]:
-    """For each size the earliest cut op with at most that many working ops after it, with the instance of it and them.
+    """For each size, the earliest cut op with at most that many working ops after it, and the instance of these ops.
 
-    The instance starts with the cut op, in no time, and has no memory rules; its makespan is the least tail of the op.
-    Suffixes inside sections are omitted, because the sections' own bounds cover them.
+    The instance begins with the cut op, which takes no time there, and has unlimited memory. Its least makespan bounds
+    the cut op's tail. Suffixes inside sections are omitted, because the sections' own bounds cover them.
     """
     inside = {op for section in sections for op in section.ops}
     cuts = [section.ops[0] for section in sections if not section.begins]
@@ -343,10 +343,10 @@ def suffixes(
 
 
 class LowTraffic:
-    """Schedules of the whole from those of its series that send least: *communication-minimising subproblems*.
+    """Schedules of the whole from schedules of its series that send least: *communication-minimising subproblems*.
 
     Many placements give a series its best time but differ in transfers, which delay other sections on contended links.
-    A repeated series ends on the device where the next one begins. Equal series with equal beginnings are solved once.
+    A repeated series returns to the device where it begins, if this costs little. Equal subproblems are solved once.
     """
 
     def __init__(self, chain: SectionChain) -> None:
@@ -354,7 +354,7 @@ class LowTraffic:
         self.known: dict[_Question, Schedule] = {}
 
     def schedules(self, slack: float) -> Iterator[Schedule]:
-        """Schedules in which no series exceeds its best time by more than a share; each pass has a new seed."""
+        """Schedules in which a series may exceed its best time by the share `slack`; each pass has a new seed."""
         self.passes += 1
         chain, block = self.chain, self.chain.instance.block
         assigned = [-1] * len(chain.instance.members)
@@ -386,7 +386,7 @@ class LowTraffic:
         return known
 
     def _solve(self, instance: Instance, decided: Mapping[int, int], upper: int) -> Schedule | None:
-        """The schedule of at most `upper` ticks that sends least; None if none is found."""
+        """The schedule of at most `upper` ticks that sends least of those found; None if none is found."""
         model, variables = build_model(instance, self.chain.known[instance].bounds, upper)
         for number, device in decided.items():
             model.add(variables.place[number][device] == 1)
@@ -400,7 +400,7 @@ class LowTraffic:
         return None
 
     def _closed(self, instance: Instance, decided: Mapping[int, int], best: Schedule) -> Schedule:
-        """A schedule that ends on the device where it begins, unless it is much longer than one without this rule."""
+        """A schedule that ends on the device where it begins, or one without this rule if that is much shorter."""
         first, last = (instance.block[op] for op in (0, instance.op_count - 1))
         begun = {first: best.device[0], **decided}
         returns = {last: begun[first]} if begun[first] in instance.allowed[-1] else {}
@@ -427,7 +427,7 @@ class LowTraffic:
 
 
 def solve_sections(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:
-    """Solve the sections before the op that ends last, without and then with transfers; return bounds of the whole."""
+    """Solve the sections before the op that ends last, first without and then with transfers; return the new bounds."""
     working = [op for op in range(instance.op_count) if op not in instance.sources]
     last = max(working, key=lambda op: bounds.head[op] + instance.shortest[op], default=0)
     sections = find_sections(instance, last, _FIND_SHARE * incumbent.budget.left_s) if working else []
@@ -469,8 +469,8 @@ def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
 def _rounds(chain: SectionChain, bounds: Bounds, incumbent: Incumbent, work: float, share: float) -> Bounds:
     """Advance the open series in rounds of growing work, for a share of the time.
 
-    With contended links and repeated series, bounds of the whole, which take as long as a round, come last, and
-    schedules are left to `LowTraffic`.
+    With transfers and repeated series, bounds on the whole come last, because they take as long as a round, and
+    `LowTraffic` finds the schedules.
     """
     budget, hurry = incumbent.budget, bool(chain.repeated) and chain.instance.traffic is not None
     alone = all(series.instance.traffic is None for series in chain.series)

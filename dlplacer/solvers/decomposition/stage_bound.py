@@ -1,8 +1,8 @@
 """A bound that accounts for memory and the order of layers: Lagrangian relaxation of memory over a chain of stages.
 
-Sections between cut ops run one after another. A *stage* places the blocks that first occur in its sections, its
-boundary last; its length depends on these and on the previous boundary. Backward sections over the same blocks belong
-to the stages of the forward ones.
+Sections between cut ops run one after another. A *stage* places the blocks that first occur in its sections; the last
+one, that of the closing cut op, is its *boundary*. A stage's length depends on its blocks and on the previous boundary.
+Backward sections over the blocks of a forward stage belong to that stage.
 
 Let x place the blocks, P(x) be the sum of the lengths of the sections, and M_d(x) and W_d(x) the bytes and the ticks of
 work on device d. In every schedule of makespan T, P(x) ≤ T, W_d(x) ≤ T and M_d(x) ≤ C_d. Hence, for any prices π, a_d,
@@ -29,7 +29,7 @@ from dlplacer.solvers.instance.time_limit import ask_time, now
 Ints = NDArray[np.int64]
 
 _MOST_CHOICES = 512
-"""Most placements of a stage's blocks; a section with more counts as nothing."""
+"""Most placements of a stage's blocks; a section with more adds nothing to the bound."""
 
 MOST_STAGED = 20_000
 """Ops above which a pass over the stages takes seconds."""
@@ -38,7 +38,7 @@ _NEVER, _LARGEST = 2**61, 2**59
 """A value above any cost, and the limit below which sums of costs stay, in whole units of price."""
 
 _PRECISION, _DEAREST = 2e-4, 100.0
-"""Share of the bound that better prices may still gain, and the highest price of all bytes of a device, in
+"""Share of the bound that better prices may still gain at the end; highest price of all bytes of a device, in
 makespans."""
 
 
@@ -125,7 +125,7 @@ def _stage(
 
 
 def _length(piece: Instance, device: Sequence[Ints]) -> Ints:
-    """[placement] → least ticks of a piece there: longest path, and per device least head + work + least tail."""
+    """[placement] → least ticks of a piece, by its longest path and each device's least head + work + least tail."""
     tables = {delay: np.array(delay, np.int64) for row in piece.successors for _, delay in row}
     ticks = np.array([np.array(row, np.int64)[here] for row, here in zip(piece.duration, device, strict=True)])
     head, tail = np.zeros_like(ticks), np.zeros_like(ticks)

@@ -1,8 +1,8 @@
 """Placements of stages that fit in memory: tabu search with strategic oscillation (Glover 1989).
 
-The dual problem of the stages yields placements that are short but overfill some devices. From them the search changes
-one stage at a time. The price of overflow grows while memory is exceeded and falls while it suffices (Gendreau, Hertz
-and Laporte 1994), so the search crosses the border repeatedly.
+The dual problem of the stages yields placements that are short but overfill some devices. The search starts from these
+and changes one stage per move. The price of overflow grows while memory is exceeded and falls while it suffices
+(Gendreau, Hertz and Laporte 1994), so the search repeatedly crosses the limit of memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,14 @@ _BUILD_SHARE, _DUAL_SHARE, _STARTS = 0.3, 0.5, 3
 """Shares of the time for the stages and for the bound; number of placements from which the search starts."""
 
 _PRICE_STEP, _TENURE, _PATIENCE = 1.05, (5, 20), 3000
-"""Growth of the price of overflow per move; moves for which a stage's last placement is tabu; moves without success."""
+"""Growth of the price of overflow per move; moves for which a placement stays tabu; moves in vain that end a search."""
 
 _COMPARED, _MOST_ENTRIES, _MOVE_S = 2**15, 2**25, 1e-4
-"""Most placements × devices compared per move, most in the tables, and seconds of work per move."""
+"""Most stages × placements × devices compared per move, and in the tables; seconds of work per move."""
 
 
 class StageSearch:
-    """Tables of all placements of all stages."""
+    """The tabu search, on tables of all placements of all stages."""
 
     def __init__(self, stages: Sequence[BlockStage]) -> None:
         count, most, devices = len(stages), max(len(s.choices) for s in stages), stages[0].size.shape[1]
@@ -46,7 +46,7 @@ class StageSearch:
             self.size[number, :own], self.end[number, :own] = stage.size, stage.choices[:, -1]
 
     def improve(self, start: Mapping[int, int], rooms: Ints, seconds: float, seed: int) -> dict[int, int] | None:
-        """The shortest placement found from `start`, [block] → device, within `rooms`, [device] → bytes; or None."""
+        """The shortest placement found from `start` ([block] → device) within `rooms` ([device] → bytes), or None."""
         random, stop_at, move, since = np.random.default_rng(seed), now() + seconds, 0, 0
         every, tabu = np.arange(len(self.stages)), np.zeros(self.end.shape)
         at = np.array([(s.choices == [start[b] for b in s.blocks]).all(axis=1).argmax() for s in self.stages])
@@ -79,7 +79,7 @@ class StageSearch:
         }
 
     def _length(self, at: Ints) -> float:
-        """Ticks of the sections if every stage has the placement of this number."""
+        """Ticks of the sections; `at` is [stage] → the number of its placement."""
         every = np.arange(len(at))
         ends = self.end[every, at]
         return float(self.ticks[every, np.append(ends[:1], ends[:-1]), at].sum())
@@ -106,11 +106,13 @@ def search_stages(
     enough = 2**62 if incumbent.best is None else incumbent.best.makespan
     within(lambda: now() > began + _DUAL_SHARE * seconds, lambda: dual.solve(enough))
     incumbent.raise_bound(dual.bound)
-    if len(stages) * max(stage.size.size for stage in stages) > _MOST_ENTRIES or incumbent.closed:
+    if len(stages) * max(stage.size.size for stage in stages) > _MOST_ENTRIES:
         return
     search, rank, rooms = StageSearch(stages), by_rank(instance, upward_ranks(instance)), _rooms(surrogate)
     starts = sorted(dual.found, key=lambda one: int(np.maximum(one.size - rooms, 0).sum()))[:_STARTS]
     for number, one in enumerate(starts):
+        if incumbent.closed:
+            return
         here, until = one.device, now() + (began + seconds - now()) / (len(starts) - number)
 
         def schedule(tighter: Instance, until: float = until) -> Schedule | None:

@@ -1,7 +1,7 @@
-"""Contiguous placement: the blocks in program order, cut into one run per device.
+"""Contiguous placement: the blocks in topological order, cut into one run per device.
 
-The result is optimal among contiguous placements of a chain whose time is the sum of its ops and transfers. For other
-graphs it is a placement that fits in memory; a list schedule then orders its ops.
+For a chain, whose time is the sum of its ops and transfers, no contiguous placement is better. For other graphs the
+result is a placement that fits in memory, and a list schedule orders its ops.
 """
 
 import math
@@ -19,13 +19,13 @@ from dlplacer.solvers.instance.time_limit import ask_time
 
 Floats = NDArray[np.float64]
 State = tuple[tuple[int, ...], int]
-"""Number of used devices of each class, and the class of the last one."""
+"""Number of used devices of each group, and the group of the device used last."""
 
 
 def runs_within(time: Floats, held: Floats, capacity: float) -> Floats:
     """[first unit][unit after the last] → time of a run on a device; infinite if it does not fit or may not run there.
 
-    `time` is [unit] → time there, infinite if not allowed; `held` is [first unit][unit after the last] → bytes.
+    `time` is [unit] → time on the device, infinite if not allowed; `held` is [first unit][unit after the last] → bytes.
     """
     allowed = np.isfinite(time)
     spent = np.concatenate([[0.0], np.cumsum(np.where(allowed, time, 0.0))])
@@ -35,7 +35,7 @@ def runs_within(time: Floats, held: Floats, capacity: float) -> Floats:
 
 
 def alike_devices(capacity: Sequence[float], time: Floats, crossing: Floats) -> list[list[int]]:
-    """Groups of devices with equal memory, [unit][device] → time, and [any][device][device] → costs."""
+    """Groups of devices with equal `capacity`, `time` ([unit][device]) and `crossing` costs ([any][device][device])."""
 
     def alike(one: int, other: int) -> bool:
         swap = np.arange(len(capacity))
@@ -51,7 +51,7 @@ def alike_devices(capacity: Sequence[float], time: Floats, crossing: Floats) -> 
 
 
 def set_count(groups: Sequence[Sequence[int]]) -> int:
-    """Number of device sets that the program distinguishes: 256 for eight distinct devices, 17 for sixteen equal."""
+    """Number of device sets that the dynamic program distinguishes: 256 for 8 distinct devices, 17 for 16 equal."""
     return math.prod(len(group) + 1 for group in groups)
 
 
@@ -67,11 +67,11 @@ def best_runs(
     Parameters
     ----------
     groups
-        Groups of interchangeable devices; used in this order only if `in_order`.
+        Groups of interchangeable devices; with `in_order` the runs use them in this order.
     runs
         [group] → [first unit][unit after the last] → cost, infinite if not allowed.
     crossing
-        [cut][device][device] → cost of passing from one run to the next; None if there is none.
+        [cut][device][device] → cost of passing from one run to the next; None if passing costs nothing.
     join
         ``np.add`` to minimise the sum of all costs, ``np.maximum`` to minimise the largest.
     """
@@ -111,7 +111,7 @@ def best_runs(
 
 
 def _states(counts: Sequence[int], in_order: bool) -> Iterator[tuple[State, list[State | None]]]:
-    """States, each with the possible states before it; None if a split may begin there."""
+    """Each state, with the states that may precede it; None among them if it may be the first."""
     if in_order:
         for last in range(len(counts)):
             alone = [(tuple(int(each == number) for each in range(len(counts))), number) for number in range(last + 1)]
@@ -126,8 +126,8 @@ def _states(counts: Sequence[int], in_order: bool) -> Iterator[tuple[State, list
 
 
 _MOST_DEVICES, _MOST_UNITS = 8, 200
-"""Most devices, because the program visits all 2^D sets of devices; the fastest are kept. Most blocks, because time
-grows with their square; more are first merged pairwise in order."""
+"""Most devices, because the dynamic program visits all 2^D sets of D devices; most units of blocks, because its time
+grows with their square. `_candidates` chooses devices, and `units_in_order` merges blocks."""
 
 
 def contiguous(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
@@ -151,7 +151,7 @@ def contiguous(instance: Instance, priority: Sequence[int], fixed: Sequence[int]
 
 
 def units_in_order(instance: Instance, most: int) -> list[list[int]]:
-    """Blocks in the order of their first working op; blocks of sources alone precede their first reader."""
+    """Up to `most` units of blocks in the order of first working ops; blocks of sources precede their first reader."""
     place = {op: position for position, op in enumerate(instance.order)}
     position: list[tuple[int, bool, int]] = []
     for block, ops in enumerate(instance.members):
@@ -165,7 +165,7 @@ def units_in_order(instance: Instance, most: int) -> list[list[int]]:
 
 
 def _costs(instance: Instance, units: list[list[int]], fixed: Sequence[int] | None) -> tuple[Floats, list[int]]:
-    """[unit][device] → ticks, infinite if one of its blocks is not allowed there, and [unit] → bytes."""
+    """[unit][device] → ticks, infinite if a block of the unit is not allowed there; and [unit] → bytes."""
     time = np.zeros((len(units), instance.device_count))
     for number, unit in enumerate(units):
         ask_time()

@@ -57,7 +57,7 @@ class _Part:
 
 
 class _Allotment:
-    """Assignment of parts to devices in turn, as in Accelerate: a part that is too large is opened unless kept whole.
+    """Assignment of parts to devices in turn, as in Accelerate: a part that is too large is opened if it may be split.
 
     Reserving devices keep memory free for the largest remaining layer, because it may be offloaded.
     """
@@ -76,7 +76,7 @@ class _Allotment:
         self.largest: dict[Path, int] = {}
 
     def run(self) -> dict[Path, int]:
-        """Path → device; parts that no longer fit are absent."""
+        """Path → device; parts that are left when all devices are full are absent."""
         found: dict[Path, int] = {}
         for device, limit in self.limits:
             used = 0
@@ -95,7 +95,7 @@ class _Allotment:
         return found
 
     def _open(self, part: _Part, tied: Sequence[_Part], room: float) -> bool:
-        """Replace the part that does not fit by its contents, or open a part with which it shares a tensor."""
+        """Open the part that does not fit, or a part with which it shares a tensor; False if neither can be opened."""
         candidates = tied if tied and part.size <= room else (part,)
         opened = next((each for each in candidates if self._can_open(each)), None)
         if opened is None:
@@ -124,7 +124,7 @@ class _Allotment:
         return tied, size
 
     def _largest_layer(self, part: _Part) -> int:
-        """Bytes of the largest module inside that is not opened."""
+        """Bytes of the largest module inside a part that is never opened."""
         if part.path not in self.largest:
             inner = map(self._largest_layer, part.modules) if self._can_open(part) else (part.size,)
             self.largest[part.path] = max(inner) if part.parts else 0
@@ -151,13 +151,13 @@ def _on_map(problem: Problem, shares: Mapping[int, int]) -> Heuristic:
 
 
 def _accelerators(problem: Problem) -> list[int]:
-    """The devices that are not cores, or all devices if all are cores: a device map has one CPU, the last resort."""
+    """The devices that are not CPU cores, or all devices if all are; in a device map the CPU is only a last resort."""
     every = range(problem.device_count)
     return [device for device in every if not is_core(problem.topology.devices[device])] or list(every)
 
 
 def _sites(problem: Problem, homes: Mapping[Path, int], default: int) -> list[int | None]:
-    """[op] → device of its tensor or module, else of its first placed input; None for inputs, placed with readers."""
+    """[op] → device of its tensor, module or first placed input, else `default`; None for zero-time sources."""
     reads = problem.graph.edges_into
     found: list[int | None] = [None] * problem.op_count
     for number in problem.topological:
@@ -171,7 +171,7 @@ def _sites(problem: Problem, homes: Mapping[Path, int], default: int) -> list[in
 
 
 def _of_block(problem: Problem, wished: Sequence[int | None], ops: Sequence[int]) -> int | None:
-    """The device that holds the largest weights of a block's ops."""
+    """The device of the op with the largest weights in a block; None if no op of the block has a device."""
     own = [op for op in ops if op < problem.op_count and wished[op] is not None]
     return wished[max(own, key=lambda op: problem.graph.ops[op].weight_bytes)] if own else None
 
@@ -219,9 +219,9 @@ def m_topo(instance: Instance, priority: Priority, fixed: Fixed = None) -> Sched
     """The schedule of m-TOPO (2020), or None if its placement does not fit in memory.
 
     In program order, ops fill the first device up to a cap, then the second, and so on. The cap is an equal share of
-    all footprints plus the largest footprint, and never exceeds the device's memory. Unlike the paper, a block barred
-    from the current device goes to the one with most room; without footprints, op times set the shares; the placed ops
-    are list-scheduled.
+    all footprints plus the largest footprint, and never exceeds the device's memory. Three rules are not in the paper:
+    a block that the current device may not run goes to the device with most room; op times set the shares if there are
+    no footprints; and the placed ops are list-scheduled.
     """
     order = program_order(instance)
     sites = fitted(instance, _in_turn(instance, order), order, fixed)
@@ -229,7 +229,7 @@ def m_topo(instance: Instance, priority: Priority, fixed: Fixed = None) -> Sched
 
 
 def _in_turn(instance: Instance, order: Sequence[int]) -> list[int | None]:
-    """[block] → current device when the block's first op comes; None for blocks of sources only."""
+    """[block] → the device that is being filled at the block's first op; None for blocks of sources only."""
     sizes, capacity = instance.footprint, instance.capacity
     if not any(sizes):
         sizes = tuple(int(sum(map(instance.mean_duration.__getitem__, ops))) for ops in instance.members)

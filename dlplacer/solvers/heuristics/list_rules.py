@@ -11,7 +11,7 @@ from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time
 
 
 def list_schedule(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
-    """The work-conserving schedule by `priority`: no device idles while an op could run there; None if nothing fits."""
+    """The schedule by `priority` in which no device idles while an op could run there; None if an op fits nowhere."""
     return decode(instance, sorted(range(len(priority)), key=priority.__getitem__), fixed, works_on=True)
 
 
@@ -19,13 +19,13 @@ def heft(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedul
     """The schedule of HEFT, or None if an op fits on none of its allowed devices.
 
     Ops are taken by rising `priority`, which must put every op after its inputs. Each goes to the device where it ends
-    first, into the earliest gap that holds it. If there is traffic, its input transfers also use gaps on the links.
+    first, into the earliest gap that holds it. If there is traffic, transfers of its inputs also use gaps on the links.
     """
     return decode(instance, sorted(range(len(priority)), key=priority.__getitem__), fixed)
 
 
 def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
-    """[op] → mean duration + the largest of weighted mean delay + rank over its readers, in ticks (their eq. 8).
+    """[op] → its mean duration + the largest weighted mean delay + rank of a reader, in ticks (HEFT's eq. 8).
 
     Durations average over the allowed devices, and delays over allowed pairs of different devices joined by a route.
     """
@@ -69,12 +69,12 @@ Heuristic = Callable[[Instance, Priority, Fixed], Schedule | None]
 """A heuristic; None if an op fits on none of its allowed devices."""
 
 DELAY_WEIGHTS = (1.0, 0.5, 0.0)
-"""Delay factors in upward ranks; the best resulting schedule counts. HEFT's own factor is 1, as if every arc crossed
-devices, which overrates delays if most do not; 0 ranks by work alone."""
+"""Factors on delays in upward ranks; the best resulting schedule counts. HEFT's own factor is 1, as if every arc
+crossed devices. It overrates delays if few arcs do; a factor of 0 ranks by work alone."""
 
 
 def construct(instance: Instance, rule: Heuristic, fixed: Fixed = None) -> Schedule | None:
-    """The best schedule of a rule over several ranks, or as many as time allows; None if memory runs out."""
+    """The best schedule of a rule over several rankings, as many as time allows; None if memory runs out."""
     found: list[Schedule] = []
     for weight in DELAY_WEIGHTS:
         try:

@@ -9,14 +9,14 @@ Priority = Sequence[int]
 """[op] → place in the order of preference, 0 first."""
 
 Fixed = Sequence[int] | None
-"""[block] → device, or -1 if the rule decides; None if it decides all."""
+"""[block] → device, or -1 if the rule decides; None if the rule decides all."""
 
 
 class Occupancy:
-    """Devices of blocks, assigned one by one; -1 if undecided.
+    """A placement made block by block: `assigned` is [block] → device, -1 if undecided.
 
     A block takes all its memory when it is assigned (eq. 13), so colocated ops cannot be locked out later. Zero-time
-    sources are assigned last, by their first reader: they start at 0 on any device, and are best where they are read.
+    sources are assigned with their first reader: they start at 0 on any device, and are best where they are read.
     """
 
     def __init__(self, instance: Instance, fixed: Fixed = None) -> None:
@@ -43,7 +43,7 @@ class Occupancy:
         return device in self.instance.allowed[op] and self.instance.footprint[block] <= self.room[device]
 
     def assign_with_sources(self, op: int, device: int) -> None:
-        """Assign an op, and the undecided zero-time sources that it reads as near as memory permits."""
+        """Assign an op; assign the undecided zero-time sources that it reads to devices as near as memory permits."""
         instance = self.instance
         if self.assigned[instance.block[op]] < 0:
             self.assign(instance.block[op], device)
@@ -74,7 +74,7 @@ class Occupancy:
 def fitted(
     instance: Instance, wished: Sequence[int | None], ops: Iterable[int], fixed: Fixed = None
 ) -> list[int] | None:
-    """[block] → its wished device, or the one with most room if that is not allowed or full; None if none is left.
+    """[block] → its wished device, or the device with most room if that is full or not allowed; None if none has room.
 
     Blocks without a wish come last. Ops claim memory in the given order; zero-time sources follow their first reader.
     """

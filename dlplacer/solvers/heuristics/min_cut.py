@@ -14,7 +14,7 @@ from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
 
 _WEIGHT = 10**8
-"""Sum of all weights given to METIS, whose 32-bit integers must hold it."""
+"""Largest sum of the weights passed to METIS, which adds them in 32-bit integers."""
 
 
 def available() -> bool:
@@ -27,7 +27,7 @@ def min_cut(instance: Instance, priority: Priority, fixed: Fixed = None) -> Sche
 
     METIS partitions the blocks by recursive bisection and minimises the sum of least delays across parts. Blocks weigh
     their mean durations; each part's weight is proportional to its device's speed. A block goes to the device of its
-    part if pins and memory permit, otherwise to the one with most room. Sources follow their first reader.
+    part if pins and memory permit, otherwise to the device with most room. Sources follow their first reader.
 
     Raises InputError if pymetis is not installed.
     """
@@ -78,7 +78,7 @@ def _whole(weight: float, total: float) -> int:
 
 
 def _speeds(instance: Instance) -> list[float]:
-    """[device] → shortest durations ÷ durations there, over the ops allowed there."""
+    """[device] → its speed: sum of shortest durations ÷ sum of durations there, over the ops allowed there."""
     speeds = []
     for device in range(instance.device_count):
         ops = [op for op, allowed in enumerate(instance.allowed) if device in allowed]

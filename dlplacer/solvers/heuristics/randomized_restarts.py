@@ -8,8 +8,8 @@ from dlplacer.solvers.instance.schedule import Incumbent, Schedule
 from dlplacer.solvers.instance.time_limit import ask_time, now, within
 
 _NOISES, _WINDOWS, _JITTERS = (0.01, 0.03, 0.1, 0.3), (0.02, 0.05, 0.1, 0.2), (0.003, 0.01, 0.03)
-"""Standard deviations of factors on upward ranks; as shares of the makespan, half-widths of repair windows, and
-standard deviations of start times in them. Each round draws from these because the best values depend on the graph."""
+"""Standard deviations of factors on upward ranks; half-widths of repair windows, and standard deviations of start times
+inside a window, as shares of the makespan. Each round draws values, because the best ones depend on the graph."""
 
 _FRESH_EVERY = 3
 """One round in this many builds a fresh schedule; the others repair the best one."""
@@ -18,9 +18,9 @@ _FRESH_EVERY = 3
 def improve(instance: Instance, incumbent: Incumbent, seconds: float, rounds: int) -> None:
     """Offer better schedules until the gap is closed, the time is up or the rounds are done.
 
-    Rounds alternate between a fresh schedule from perturbed upward ranks and a repair. A repair keeps the best schedule
-    outside a random time window and lets the rule decide anew inside it. Improvements are then pushed late and early
-    again.
+    A round builds a fresh schedule from perturbed upward ranks, or repairs the best one. A repair keeps devices outside
+    a random time window, and list scheduling chooses anew inside the window. The ops of an improvement are then pushed
+    late and early (`justified`).
     """
     stop_at = min(now() + seconds, incumbent.budget.deadline)
     within(lambda: now() > stop_at or incumbent.closed, lambda: _improve(instance, incumbent, rounds))

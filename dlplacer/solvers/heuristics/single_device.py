@@ -6,7 +6,7 @@ from dlplacer.solvers.instance.schedule import ProblemSchedule
 
 
 def best_single(problem: Problem) -> ProblemSchedule | None:
-    """All ops on the device where they end first, or None if they fit on none."""
+    """The schedule with all ops on the device where they end first; None if they fit on no device."""
     return min(singles(problem), key=lambda schedule: schedule.makespan, default=None)
 
 
@@ -27,7 +27,7 @@ def singles(problem: Problem) -> list[ProblemSchedule]:
 
 
 def _needs(problem: Problem, device: int) -> tuple[tuple[int, ...], int]:
-    """[op] → tick on a device, and the peak bytes there: the same on all devices of its type."""
+    """[op] → start tick on a device, and the peak bytes there; both are the same on all devices of its type."""
     start = [0] * problem.op_count
     now = 0
     for op in problem.topological:

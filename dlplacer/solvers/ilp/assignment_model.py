@@ -2,7 +2,7 @@
 
 Every placement can be scheduled by running its ops one after another. So without memory over time a problem is
 infeasible exactly if no placement exists. One literal per device pair of an arc makes the linear relaxation that of
-paths through (op, device), which is tight; with start times, whose delays depend on clauses, it is not.
+paths through (op, device), which is tight. The relaxation of the model with start times is not, because of its clauses.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -24,7 +24,7 @@ _MOST_WORKING = 20_000
 """Ops × devices up to which working sets are modelled, with a row each."""
 
 WORKING = "working"
-"""Under ``memory: live``, part of the memory family: memory for an op's inputs, output and workspace while it runs."""
+"""A part of the family ``memory`` under ``memory: live``: an op's inputs, output and workspace while the op runs."""
 
 FAMILIES = ("memory", "pins", "colocation", "routes")
 """Rules that can forbid a placement: eq. 13, allowed devices, groups, and eq. 8 (devices that no route joins)."""
@@ -90,7 +90,7 @@ class AssignmentModel:
         self.model.minimize(self.largest)
 
     def _travels(self, source: int, readers: tuple[int, ...]) -> _Travels:
-        """Device pair → literal that is true if the source is on the one and a reader on the other."""
+        """Device pair → literal that is true if the source is on the first device and a reader on the second."""
         sources, single = self.place[source], len(readers) == 1
         targets = list(dict.fromkeys(device for reader in readers for device in self.place[reader]))
 
@@ -116,7 +116,7 @@ class AssignmentModel:
     def _paid_once(
         self, source: int, readers: tuple[int, ...], a: int, ticks: Mapping[int, int], travels: _Travels
     ) -> list[tuple[Literal, int]]:
-        """The load of a sender: its longest transfer of a tensor."""
+        """The terms of a sender's load for a tensor: its longest transfer, if it takes time."""
         paid = {b: each for b, each in ticks.items() if 0 < each < FAR}
         if not paid:
             return []
@@ -146,9 +146,9 @@ class AssignmentModel:
 
 
 def leave_working_room(model: cp_model.CpModel, problem: Problem, place: Sequence[Mapping[int, Literal]]) -> None:
-    """While an op of positive time runs, its device holds all resident blocks and its inputs, output and workspace.
+    """While an op of positive time runs, its device holds resident blocks and the op's inputs, output and workspace.
 
-    An input counts as its original if produced there, otherwise as its copies. `place` is [op] → device → literal.
+    An input counts as the original if it is produced there, else as its copies. `place` is [op] → device → literal.
     """
     if problem.op_count * problem.device_count > _MOST_WORKING:
         return
@@ -183,7 +183,7 @@ def leave_working_room(model: cp_model.CpModel, problem: Problem, place: Sequenc
 def find_placement(problem: Problem, seconds: float, without: Container[str] = ()) -> tuple[bool, list[int] | None]:
     """Return whether the search decided in time, and [op] → device of a placement that satisfies every family, if any.
 
-    `without` names families to ignore, or `WORKING`. OutOfTimeError never ends a proof that is being explained.
+    `without` names families to ignore, or `WORKING`. If an enclosing time limit ends, the search is undecided.
     """
     until, instance = now() + seconds, _instance_without(problem, without)
     try:

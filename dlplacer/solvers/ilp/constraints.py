@@ -1,4 +1,4 @@
-"""One function per rule of the ILP, with the paper's equation number.
+"""One function per rule of the ILP, with its equation number in Pal et al. 2019.
 
 No literal enforces a row with memory or load: CP-SAT's presolve may drop the enforcement of rows whose Boolean
 coefficients sum past 2^31 (OR-Tools issue 5293).
@@ -177,8 +177,7 @@ def run_one_op_at_a_time(model: cp_model.CpModel, instance: Instance, variables:
     """Eq. 12: the ops of a device do not overlap, and no zero-time op starts strictly inside another.
 
     Zero-time sources and sinks need no interval. A source starts at 0, before which no op runs. A sink inside another
-    op can move to that op's end (`dlplacer.solvers.instance.schedule.compact`): no op reads it, and the makespan is no
-    earlier.
+    op can move to that op's end (`decode.compact`): no op reads the sink, and the makespan is no earlier.
     """
     resources: list[list[cp_model.IntervalVar]] = [[] for _ in instance.capacity]
     for op, start in enumerate(variables.start):
@@ -233,9 +232,10 @@ def minimize_makespan(model: cp_model.CpModel, variables: Variables) -> None:
 
 
 def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Variables, device: Sequence[int]) -> None:
-    """Each of several interchangeable devices is used along the largest blocks only after the one before it.
+    """Of several interchangeable devices, each gets one of the largest blocks only after the device before it.
 
-    Swaps keep makespans, so any plan can be relabelled. The order of a known schedule, [op] → device, keeps it a hint.
+    Swaps keep makespans, so any plan can be relabelled. Devices are ordered so that a known schedule, [op] → device,
+    obeys the rule.
     """
     work = [sum(instance.longest[op] for op in ops) for ops in instance.members]
     largest = sorted(range(len(work)), key=lambda block: -work[block])[:_ORDERED_BLOCKS]

@@ -1,4 +1,4 @@
-"""CP-SAT runs on a model: parameters, deadline, early stops, and improvements as they are found."""
+"""Runs of CP-SAT on a model: parameters, deadline, early stops, and improvements as they are found."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _TUNED_PORTFOLIO = 8
 """Workers from which CP-SAT's own portfolio is used: its authors tune no smaller one."""
 
 _SUBSOLVERS = ("no_lp", "quick_restart_no_lp", "default_lp", "quick_restart", "max_lp", "reduced_costs")
-"""Full searches below that; the first ones omit the linear relaxation, which slows these models down."""
+"""Full searches for fewer workers; the first ones omit the linear relaxation, which slows these models down."""
 
 _SECONDS_OF_WORK = 4.0
 """Seconds per deterministic second of CP-SAT; 3 to 7 on sections."""
@@ -80,7 +80,7 @@ def read_schedules(
 ) -> list[Schedule]:
     """The schedules that a solution suggests, as early as its order allows.
 
-    If transfers are modelled, also the solution as it is, since waiting may save memory, and with transfers redone.
+    If transfers are modelled, three: with these sent early; as solved, since waiting may save memory; with new ones.
     """
     place = [next(device for device, there in row.items() if is_true(there)) for row in variables.place]
     start = tuple(map(value, variables.start))

@@ -1,4 +1,4 @@
-"""DLPlacer's ILP as in the paper: eq. 7–13 row by row, with placement, routes and start times as variables.
+"""DLPlacer's ILP as in Pal et al. 2019: eq. 7–13 row by row, with placement, routes and start times as variables.
 
 It is the reference for the other methods, which decompose the problem and fix routes in advance. It contains none of
 their bounds, device orders or cuts. All rows are linear; a binary orders each pair of ops on a device, as in eq. 12,
@@ -23,14 +23,14 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.time_limit import ask_time
 
 _OPEN = 2**62
-"""Absolute value from which a side of a row is open."""
+"""A bound of a row with at least this absolute value is infinite."""
 
 Uses = Mapping[tuple[str, str], cp_model.IntVar]
 """Link direction → C(e, l): 1 if edge e is sent over link l."""
 
 
 def build_dlplacer_model(problem: Problem) -> tuple[cp_model.CpModel, Variables]:
-    """The model of a problem whose delays are those of eq. 11, and its P(k, n) for each block, T(k) and makespan.
+    """The model of a problem with the delays of eq. 11, and its variables: P(k, n) of each block, T(k) and makespan.
 
     Raises InputError if the problem has other delays, because a sum over links would then bound nothing.
     """
@@ -115,7 +115,7 @@ def _run_in_turn(model: cp_model.CpModel, problem: Problem, instance: Instance, 
 def export_model(problem: Problem, path: Path) -> None:
     """Write the model of a problem for other solvers: ``.mps``, or CP-SAT's own ``.pb.txt``.
 
-    Raises InputError if the file name has another ending, or like `build_dlplacer_model`.
+    Raises InputError if the file name has another ending, or if `build_dlplacer_model` raises it.
     """
     texts: dict[str, Callable[[cp_model.CpModel], str]] = {".mps": _mps, ".pb.txt": lambda model: str(model.proto)}
     text = next((each for ending, each in texts.items() if path.name.endswith(ending)), None)

@@ -36,7 +36,7 @@ def build_model(
     start_from: Schedule | None = None,
     every_route: bool = False,
 ) -> tuple[cp_model.CpModel, Variables]:
-    """The model of all schedules of at most `upper` ticks, hinted if one is given, with all routes if `every_route`."""
+    """The model of all schedules of at most `upper` ticks, with all routes if `every_route`; `start_from` is a hint."""
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
     constraints.place_every_op(model, instance, variables)
@@ -66,7 +66,7 @@ Shelf = list[tuple[cp_model.IntervalVar, int]]
 def fit_into_memory_at_all_times(
     model: cp_model.CpModel, problem: Problem, instance: Instance, traffic: Traffic, variables: Variables, upper: int
 ) -> None:
-    """Eq. 13 over time. Transfers must be part of the model, and no op may be a source or sink without times."""
+    """Eq. 13 over time. Transfers must be part of the model, and the instance must have no `sources` or `sinks`."""
     store = _Store(model, problem, instance, variables, upper)
     for block, size in enumerate(instance.footprint):
         for device, here in variables.place[block].items():
@@ -86,7 +86,7 @@ def fit_into_memory_at_all_times(
 
 
 class _Store:
-    """The tensors on every device, each from a tick to the last of several others."""
+    """The tensors on every device, each from its first tick to the last of several possible ends."""
 
     def __init__(
         self, model: cp_model.CpModel, problem: Problem, instance: Instance, variables: Variables, upper: int
@@ -162,7 +162,7 @@ _MOST_TICKS = 2**45
 
 
 def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> bool:
-    """Solve the whole of a small problem; False if no plan exists. Models that omit routes give no bound or proof."""
+    """Solve a small problem as one model; False if no plan exists. If routes are omitted, nothing is proven."""
     traffic = instance.traffic
     if incumbent.closed or seconds <= 0:
         return True
@@ -205,7 +205,7 @@ def _solve(
 def build_exact_model(
     problem: Problem, instance: Instance, bounds: Bounds, upper: int, start_from: Schedule | None, every_route: bool
 ) -> tuple[cp_model.CpModel, Variables]:
-    """The model of a problem with traffic and memory over time; no sources or sinks under ``memory: live``."""
+    """The model with transfers, and memory over time under ``memory: live``: then without `sources` and `sinks`."""
     model, variables = build_model(instance, bounds, upper, start_from, every_route)
     if problem.options.memory == "live" and instance.traffic is not None:
         fit_into_memory_at_all_times(model, problem, instance, instance.traffic, variables, upper)

@@ -1,4 +1,4 @@
-"""Transfers as part of the model: the route and times of each, and one at a time on every link direction.
+"""Transfers as part of the model: the route and times of every transfer, and one at a time on a link direction.
 
 Without contention and with spare memory none of this is needed, because eq. 8, 9 and 11 are a table of delays.
 """
@@ -16,7 +16,7 @@ _MOST_ROUTES = 64
 """Routes between two devices that a proof lists for one request; a guess."""
 
 _MOST_OPTIONAL_TRANSFERS = 12_000
-"""Routes of all requests above which only those of least delay are added, and nothing is proven. A guess."""
+"""Routes of all requests above which only routes of least delay are added, and nothing is proven. A guess."""
 
 
 def add_transfers(
@@ -31,7 +31,7 @@ def add_transfers(
     """Eq. 8 to 11 with routes: a request read but not produced on a device takes one of its routes there.
 
     It starts after its producer has ended (eq. 10), each route segment starts after the previous one, and its readers
-    on the target start after the last. A literal may also be true without a reader, which shortens nothing. If there
+    on the target start after the last. A literal may be true without a reader there, which shortens nothing. If there
     are too many routes to list, only the one of least delay is modelled, and `variables.left_out` has the request. With
     `every_route` the function lists all routes that a schedule of at most `upper` ticks may take, between the head of
     the producer and the tails of the readers, if the table is incomplete.
@@ -119,7 +119,7 @@ def hint_transfers(model: cp_model.CpModel, traffic: Traffic, variables: Variabl
 def _routes(
     traffic: Traffic, request: TransferRequest, pair: tuple[int, int], most_ticks: int, every_route: bool
 ) -> tuple[tuple[TimedRoute, ...], bool]:
-    """The routes to model, and whether they are all routes of at most `most_ticks`, or relax all of them."""
+    """The routes to model, and True if no other route of at most `most_ticks` could be better."""
     table = traffic.routes
     if table.complete:
         return table.between(request.size, *pair), True

@@ -1,11 +1,11 @@
-"""A problem in the form that solvers iterate over: blocks for colocation groups, parallel arcs merged, reversible.
+"""A problem in the form that solvers iterate over: groups are blocks, parallel arcs are merged, time can be reversed.
 
 Routes are fixed in advance (`dlplacer.problem.routes`): without contention, eq. 8, 9 and 11 reduce to a table of delays
 per device pair, and solvers choose placement and order only. With contention the table is a relaxation, because no
-transfer takes less. `Instance.traffic` then has the transfers, as it does if copies need memory.
+transfer takes less. `Instance.traffic` has the transfers if links are contended or copies may exceed memory.
 
-The barrier at the loss is a zero-time op after the problem's own ops. Arcs without delays lead to it from every forward
-op, and from it to every op behind it.
+The barrier at the loss is a zero-time op, numbered after the problem's ops. Arcs without delays lead to it from the
+last ops before it, and from it to the first ops behind it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,14 +45,14 @@ class Instance:
     block, members
         [op] → its block, [block] → its ops: a colocation group, or a single op.
     footprint, capacity
-        [block] and [device] → bytes; None if memory is unlimited.
+        [block] → bytes held all step, and [device] → bytes, None if unlimited.
     component
         [device] → number of its connected part of the machine.
     sources, sinks
         Zero-time ops: sources without inputs (parameters, inputs) start at 0 on any device; sinks have no readers.
     barrier, traffic
-        The barrier's op; transfer requests if links are contended or copies may exceed memory. Otherwise None, as in
-        parts and reverses of an instance, which are relaxations then.
+        The barrier's op; and routes and transfer requests, if links are contended or copies may exceed memory; else
+        None. In parts and reverses of an instance both are None, so these are relaxations.
     """
 
     duration: tuple[tuple[int, ...], ...]
@@ -325,7 +325,7 @@ def _swappable(instance: Instance, tables: set[Delay], a: int, b: int) -> bool:
 
 
 def _pattern(delay: Delay) -> Delay:
-    """The pattern of equal delays; on one machine tensors of many sizes share few patterns."""
+    """The table with equal delays replaced by equal numbers; tensors of many sizes share few such patterns."""
     ask_time()
     numbers: dict[int, int] = {}
     return tuple(tuple(numbers.setdefault(ticks, len(numbers)) for ticks in row) for row in delay)

@@ -1,4 +1,4 @@
-"""Schedules that fit in memory over time, and surrogates that lead heuristics with memory sums to such schedules."""
+"""Schedules that fit in memory over time, and surrogates with which heuristics that only sum memory find some."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 _ROUNDS = 6
-"""Most times that a surrogate is tightened by its schedule's excess; a chain needs one or two."""
+"""Most attempts, each on a surrogate tightened by the excess of the schedule before; a chain needs one or two."""
 
 
 def admission(problem: Problem, instance: Instance) -> Callable[[Schedule], bool]:
@@ -20,10 +20,10 @@ def admission(problem: Problem, instance: Instance) -> Callable[[Schedule], bool
 
 
 def overflow(problem: Problem, instance: Instance, schedule: Schedule) -> list[int]:
-    """[device] → bytes by which its peak of live tensors exceeds its memory, with the schedule in seconds."""
+    """[device] → bytes by which its peak of live tensors exceeds its memory, with the schedule timed in seconds."""
     if instance.traffic is None or not may_bind(problem):
         return [0] * instance.device_count
-    # A test ten times faster: if all tensors ever on a device fit at once, so do the live ones.
+    # This test is ten times faster: if all tensors that are ever on a device fit at once, the live ones fit.
     count, most = problem.op_count, [0] * instance.device_count
     for op, here in enumerate(schedule.device[:count]):
         most[here] += problem.resident_bytes[op] + problem.output_bytes[op] + problem.workspace_bytes[op]
@@ -64,7 +64,7 @@ def attempts(
 
 
 def tightened(surrogate: Instance, place: Sequence[int], excess: Sequence[int]) -> Instance:
-    """The surrogate, each overfull device cut to the bytes that `place` ([block] → device) uses, less the excess."""
+    """The surrogate with each overfull device's memory cut to the bytes that `place` uses there, less the excess."""
     taken = [0] * surrogate.device_count
     for here, size in zip(place, surrogate.footprint, strict=True):
         taken[here] += size

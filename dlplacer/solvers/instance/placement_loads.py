@@ -33,11 +33,11 @@ class PlacementLoads(NamedTuple):
     work
         [block, device] → ticks of its ops.
     requests
-        (sending block, reading blocks, row of prices).
+        (sending block, reading blocks, row of `sent` and `received`).
     sent, received
-        [row, device, device] → ticks added at the two ends; `FAR` if no route joins them.
+        [row, sender, receiver] → ticks that a transfer adds at either end; `FAR` if no route joins the devices.
     on_links
-        (row, device, device) → (load, ticks) added by a transfer.
+        (row, sender, receiver) → (load, ticks) for each link direction that a transfer uses.
     """
 
     number: int
@@ -104,7 +104,7 @@ def _on_links(problem: Problem, size: int, pair: Hop, load_of: Mapping[Hop, int]
 
 
 def path_length(instance: Instance, path: Sequence[int]) -> PlacementLoads:
-    """The length of a path as the only load of all placements."""
+    """Loads of all placements with a single load, the length of a path."""
     kinds: dict[Delay, int] = {}
     requests = []
     for op, behind in pairwise(path):

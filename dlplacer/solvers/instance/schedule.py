@@ -53,7 +53,7 @@ def with_transfers(
     start: Sequence[int],
     transfers: Sequence[ScheduledTransfer],
 ) -> Schedule:
-    """The schedule with the necessary ones of these transfers, all as early as the order of the given ticks allows."""
+    """The schedule with those of `transfers` that it needs; all starts are as early as the order of ticks allows."""
     chosen: dict[tuple[int, int], ScheduledTransfer] = {}
     for send in transfers:
         request = traffic.requests[send.request]
@@ -114,7 +114,7 @@ def _steps(
 
 @dataclass(frozen=True)
 class ProblemSchedule:
-    """[op] → device and start tick of a problem, and all transfers; None if they leave at once and never wait."""
+    """A problem's schedule: [op] → device and start tick; and transfers, None if all leave at once and never wait."""
 
     problem: Problem
     device: tuple[int, ...]
@@ -203,7 +203,7 @@ class Budget:
 
     @property
     def unreported(self) -> "Budget":
-        """The same without reports, for the search of a problem whose bounds or schedules are not the user's."""
+        """The same budget without reports, for a search with bounds or schedules not of the user's problem."""
         return replace(self, report=lambda makespan, bound: None)
 
 
@@ -218,8 +218,8 @@ class Outcome:
 class Incumbent:
     """The best schedule and bound of a solve.
 
-    `admits` tests rules unknown to the instance, such as memory over time; `refused` is True once it has rejected a
-    schedule better than the best. `pass_on` receives every better schedule.
+    `admits` tests rules that the instance lacks, such as memory over time. `refused` is True once `admits` has rejected
+    a schedule shorter than the best. `pass_on` receives every better schedule.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class Incumbent:
 
 
 class SchedulesOnly(Incumbent):
-    """Passes schedules of a model without some plans to the problem's incumbent, and ignores its bounds."""
+    """An incumbent for a model that lacks some plans: it passes schedules on to the problem's, and ignores bounds."""
 
     def __init__(self, outer: Incumbent) -> None:
         super().__init__(outer.budget.unreported, outer.admits, outer.offer)

@@ -1,7 +1,7 @@
 """The clock of a solve, and loops that end in time: a caller sets a limit, and long loops check it.
 
-Limits reach inner loops through layers that know nothing of time. The clock is the machine's, or it counts work: then a
-solve ends at the same point on every machine.
+A limit is a context variable, so it reaches inner loops without a parameter. The clock is the machine's or counts work.
+A solve that counts work ends at the same point on every machine.
 """
 
 import math
@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 
 @dataclass
 class WorkClock:
-    """Seconds of work so far; each part counts about as many as it takes on two cores of 2020."""
+    """Seconds of work so far: each part of the work adds about the seconds that it takes on two cores of 2020."""
 
     now_s: float = 0.0
 
@@ -65,7 +65,7 @@ _limits: ContextVar[tuple[Callable[[], bool], ...]] = ContextVar("limits", defau
 
 
 class OutOfTimeError(Exception):
-    """The work limited by `ends_when` is over; the code that set the limit goes on without it."""
+    """A limit set by `ends_when` is reached; the code that set it goes on without the result of the work."""
 
 
 @contextmanager
@@ -104,15 +104,15 @@ def within(is_over: Callable[[], bool], work: Callable[[], Found]) -> Found | No
 
 
 _POLL_S, _GRACE_SHARE, _GRACE_S = 0.05, 0.02, 0.2
-"""Seconds between looks at a thread, short enough for users; share of its limit and seconds by which it may overrun
-before it is left behind."""
+"""Seconds between looks at a thread, short enough for users; share of the thread's limit, and seconds, by which it may
+overrun before it is left behind."""
 
 
 def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool], end: Callable[[], object]) -> Found:
     """The result of `work` in a thread, so that the calling thread hears Ctrl-C and can leave it behind.
 
-    `look` is polled and says whether the work must end; `end` requests this, and the work may obey late. If it overruns
-    its limit of `seconds`, TimeoutError is raised and its thread goes on unheard.
+    `look` is polled, and returns True if the work must end; `end` then asks the work to end, which may take a while.
+    Raises TimeoutError if the work overruns `seconds`; its thread then goes on, and the result is lost.
     """
     context, running, clock = copy_context(), Future[Found](), _clock.get()
     # Enclosing limits stay in the calling thread.

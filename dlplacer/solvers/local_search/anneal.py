@@ -54,7 +54,7 @@ from dlplacer.solvers.instance.time_limit import count_work, now
 
 
 def put(arrays: InstanceArrays, solution: Solution, unit: int, device: int, count: int) -> None:
-    """Put a unit on a device, as number `count` of the move; its ops' paths, now unknown, become 0 and prune no run."""
+    """Put a unit on a device as number `count` of the move; its ops' paths become 0 (unknown), which prunes no run."""
     ops = solution.ops
     solution.used[ops[arrays.lists[arrays.units[unit, MEMBERS]], DEVICE]] -= arrays.units[unit, BYTES]
     solution.used[device] += arrays.units[unit, BYTES]
@@ -132,10 +132,10 @@ def _neighbour_device(arrays: InstanceArrays, solution: Solution, op: int) -> in
 
 
 def _move(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int]:
-    """Move units; return their number, an op of the first, and a new place for it. The number is 0 if the move is void.
+    """Move units; return their number (0 if the move is void), an op of the first, and a new place for this op.
 
     A unit moves alone, moves with a run of ops after or before it, or swaps with a unit that runs at about that time on
-    the other device. Swaps preserve the loads of devices, which a plan without idle time requires.
+    the other device. A plan without idle time needs swaps, because they preserve the loads of devices.
     """
     ops, sequence, counts, devices = solution.ops, solution.sequence, solution.counts, solution.used.shape[0]
     length, reach, kind = sequence.shape[0], 4 * devices, np.random.random()
@@ -177,8 +177,8 @@ def _move(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int]:
 def find_paths(arrays: InstanceArrays, solution: Solution) -> None:
     """Compute paths to the end of the schedule, and the critical ops, with readers and producers of critical transfers.
 
-    Legs are visited in reverse order of planning. A leg in a gap before a leg planned earlier misses that leg's path,
-    so some paths are too short.
+    Legs (route segments of transfers) are visited in reverse order of planning. A leg in a gap before a leg planned
+    earlier misses that leg's path, so some paths are too short.
     """
     ops, legs, counts, after = solution.ops, solution.legs, solution.counts, solution.free
     segments, holds, lists = arrays.segments, arrays.holds, arrays.lists
@@ -242,7 +242,7 @@ def anneal(
     temperature: float,
     seed: int,
 ) -> int:
-    """Try moves from a solution that has been run; return the best makespan and overwrite its devices and sequence.
+    """Try moves from a solution that has been run; return the best makespan, and overwrite the best arrays.
 
     A move that lengthens the schedule by `temperature` ticks is accepted with probability 1/e.
     """
@@ -272,7 +272,7 @@ def anneal(
 
 
 class Chain:
-    """An annealed solution, started from a schedule, and the best one so far; its makespan is in the kernels' ticks."""
+    """An annealed solution, started from a schedule, and the best so far, whose `makespan` is in the kernels' ticks."""
 
     def __init__(self, instance: Instance, schedule: Schedule) -> None:
         ops = sequence(instance, schedule.device, schedule.start)
@@ -302,7 +302,7 @@ class Chain:
         return self.makespan < before
 
     def schedule(self) -> Schedule:
-        """The best solution as a schedule in exact ticks: kernels approximate a route's ticks by a line."""
+        """The best solution as a schedule in exact ticks, since kernels take ticks as linear in the bytes."""
         return in_sequence(self._instance, self._device.tolist(), [*self._instance.sources, *self._sequence.tolist()])
 
     def _run(self) -> int:
@@ -318,19 +318,19 @@ class Chain:
 
 
 _WARM, _COOL = (0.5, 1.5, 0.15), 0.002
-"""Initial temperatures, one per seed in turn, and the final one, in mean times of working ops. The higher one serves
+"""Initial temperatures, one per seed in turn, and the final one, in mean times of working ops. The highest serves
 problems whose transfers take far longer than ops."""
 
 _CHUNK_S, _LEAST_S, _CHUNK_SHARE, _MOST_GROWTH = 0.25, 0.02, 0.125, 8
-"""Seconds between looks at the clock, at most and near the end; a chunk's largest share of the time left, and largest
-growth in moves: a run may stop at once or pass through the whole sequence."""
+"""Moves are tried in chunks: most seconds of a chunk, and seconds near the end; a chunk's largest share of the time
+left; its largest growth in moves, because a move may end at once or run the whole sequence."""
 
 _RUN_S = 1.2e-5
 """Seconds of work per move of the compiled code."""
 
 
 def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
-    """Offer better schedules until the gap closes or time is up, cooling once; surrogates need the same traffic."""
+    """Offer better schedules until the gap closes or time is up, cooling once; a surrogate must have equal traffic."""
     best, budget = incumbent.best, incumbent.budget
     if best is None or incumbent.closed:
         return

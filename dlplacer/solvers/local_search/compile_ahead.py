@@ -22,9 +22,9 @@ _COMPILE_S = 12.0
 
 
 def compiled_in_time(seconds: float, is_over: Callable[[], bool]) -> bool:
-    """True if kernels are compiled in time, in a thread that is left behind when `is_over`.
+    """Compile the kernels if time permits, in a thread that is left behind once `is_over()`; True if they are compiled.
 
-    If the time is too short, nothing is compiled. True if the clock counts work: a search must not depend on caches.
+    True also if the clock counts work, because such a search must not depend on caches.
     """
 
     def look() -> bool:

@@ -41,7 +41,7 @@ _KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
 @contextlib.contextmanager
 def cuda_lists() -> Iterator[None]:
-    """Make torch.autocast on the CPU cast like on CUDA within the context."""
+    """Make torch.autocast on the CPU cast as on CUDA within the context."""
     library: Any = torch.library.Library("aten", "IMPL", "AutocastCPU")  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():

@@ -46,8 +46,8 @@ class Slot:
 class Traced:
     """An ATen graph with the meaning of its inputs and outputs; `output_spec` rebuilds the nested outputs.
 
-    `side_effects`: modules whose forward sets attributes, which the graph does not. `numbers_read`: lines of code that
-    read a number from a tensor; the graph has its value at capture.
+    `side_effects`: paths in the module and names of globals that the forward pass changes, but the graph does not.
+    `numbers_read`: lines of code that read a number from a tensor; the graph has the number's value at capture.
     """
 
     module: fx.GraphModule
@@ -79,8 +79,8 @@ def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], f
     """The ATen graph of ``step(*args)``; all tensors are stand-ins of one fake tensor mode.
 
     Torch's caches are cleared first: they decide which results of an op count as one tensor, and so change the graph.
-    An LSTM is traced as matrix products, because torch's fused kernel exists only on CPUs; `fuses_lstms` traces that
-    kernel. `input_names` are for messages: a CaptureError names the line of the user's model.
+    An LSTM is traced as matrix products, because torch's fused kernel exists only on CPUs; with `fuses_lstms`, as that
+    kernel. `input_names` serve in messages. A CaptureError names the line of the user's model.
     """
     # Dynamo captures before the joint export: torch.export in its place loses the backward region (pytorch#163609);
     # without either, the module stack is lost, and Hugging Face's GPT-2 cannot be traced with fake tensors.
@@ -154,7 +154,7 @@ def tracing(trains: bool) -> Iterator[None]:
     with (
         torch.set_grad_enabled(trains),
         torch._dynamo.config.patch(patched),
-        # Their validation depends on values, so it cannot be traced.
+        # The validation of distributions depends on values, so it cannot be traced.
         patch.object(torch.distributions.Distribution, "_validate_args", False),
         real_strides(),
     ):
@@ -261,8 +261,8 @@ def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tu
     """Make a Dynamo graph read the job's parameters and buffers by name, however the step reaches them.
 
     Dynamo makes an input of every tensor that the step reaches. Each registered one becomes the same value that the
-    modules read, so gradients arrive and changes are seen; the others are constants. It refuses numbers that Python
-    draws, and outside tensors that the step would train or changes in place.
+    modules read, so gradients arrive and changes are seen; others are constants. A CaptureError refuses
+    numbers that Python draws, and unregistered tensors that the step would train or changes in place.
     """
     flatten: Any = captured._dynamo_bytecode_flatten
     read = dict(zip(captured.graph.find_nodes(op="placeholder"), flatten(*args), strict=True))
@@ -369,7 +369,7 @@ _DRAWS = ("rand", "normal", "bernoulli", "multinomial", "poisson", "dropout")
 
 
 class _TwoSteps(nn.Module):
-    """Two consecutive steps: Dynamo keeps the first one's Python state, and changes nothing outside its trace."""
+    """Two consecutive steps in a trace: Dynamo keeps Python state between them, and changes nothing outside."""
 
     def __init__(self, step: StepModule) -> None:
         super().__init__()
@@ -382,7 +382,7 @@ class _TwoSteps(nn.Module):
 
 
 def require_same_next_step(step: StepModule, args: tuple[Any, ...]) -> None:
-    """Refuse a step that makes other calls, or calls with other values, when repeated; names the line."""
+    """Raise CaptureError, naming the line, if a repeated step makes other calls, or calls with other values."""
     with quiet(), tracing(step.trains):
         graph = dynamo_graph(_TwoSteps(step), args).graph
     calls: dict[str, list[tuple[fx.Node, int]]] = {}
@@ -422,7 +422,7 @@ def _numbered(graph: fx.Graph) -> list[tuple[fx.Node, int]]:
 
 
 def _code(node: fx.Node) -> Any:
-    """The kind of a node and the function that it calls; a higher-order op's sub-graph is listed without names."""
+    """A key of a node: its kind and the function that it calls; for a higher-order op, the sub-graph without names."""
     if node.op == "placeholder":
         return node.op, node.target
     value = getattr(node.graph.owning_module, str(node.target), None) if node.op == "get_attr" else None

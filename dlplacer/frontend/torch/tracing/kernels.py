@@ -12,7 +12,7 @@ from dlplacer.frontend.torch.executable import Executable
 
 aten = torch.ops.aten
 FUSED_LSTM = "fused-lstm"
-"""Name of the rewrite."""
+"""Name of the rewrite that runs an LSTM as one kernel."""
 LSTM_FORWARD, LSTM_BACKWARD = torch.ops.aten.mkldnn_rnn_layer.default, torch.ops.aten.mkldnn_rnn_layer_backward.default
 _LSTM_MODE = 2  # ideep::rnn_kind::LSTM
 _WORKSPACE = 3
@@ -22,7 +22,7 @@ _ARGUMENTS = 9
 def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
     """The function to call for a captured op on a device: the op itself if torch can run it there."""
     if runs_on(target, device_type):
-        # Its behaviour in plain PyTorch depends on more than its arguments.
+        # The LSTM's kernel depends on the grad mode too, not only on its arguments.
         return run_forward if target is LSTM_FORWARD else target
     return PORTABLE.get(target, target)
 
@@ -64,7 +64,7 @@ def attention(
     """The results of the CPU kernel of scaled dot-product attention, on any device.
 
     They are the output and the log-sum-exp of every row of scores. CUDA's memory-efficient kernel computes them if it
-    accepts these tensors, otherwise matrix products do. `attn_mask` and `scale` may be given; dropout never is.
+    accepts these tensors, otherwise matrix products do. `given`: `attn_mask`, `scale`; `dropout_p` is ignored.
     """
     if _is_efficient(query, key, value, is_causal, **given):
         bias = _aligned(given.get("attn_mask"), query, key)
@@ -205,7 +205,7 @@ def lstm(
 
 
 def run_forward(*args: Any) -> Any:
-    """The kernel called with gradients enabled; otherwise it leaves no workspace for its backward."""
+    """Call the LSTM's kernel with gradients enabled; otherwise it leaves no workspace for its backward."""
     with torch.enable_grad():
         return LSTM_FORWARD(*(entry.detach() if isinstance(entry, Tensor) else entry for entry in args))
 
@@ -213,7 +213,7 @@ def run_forward(*args: Any) -> Any:
 def set_workspaces(graph: fx.Graph) -> None:
     """Give workspaces a stand-in of about their real size: torch's stand-ins for them are empty.
 
-    They hold four gates of the output's size and padded states; the formula fits oneDNN 3.12 to 7 % and whole pages.
+    Each holds 4 gates of the output's size and padded states. The formula fits oneDNN 3.12 to 7 % and whole pages.
     """
     for node in graph.find_nodes(op="call_function", target=LSTM_FORWARD):
         if node.args[-1]:

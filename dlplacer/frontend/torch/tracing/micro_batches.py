@@ -1,4 +1,4 @@
-"""Parts of a batch; and a traced micro-batch → the whole step: a copy for each part, with accumulated gradients."""
+"""Cut a batch into parts, and build the whole step from copies of a traced micro-batch, with accumulated gradients."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut, co
 def part_of(job: Job, number: int, cut: BatchCut) -> Job:
     """The job with the `number`-th of equal parts of every input and target that is cut.
 
-    A dimension that does not divide into equal parts is refused: the mean over unequal parts is not the batch's mean.
+    InputError for a dimension without equal parts: the mean over unequal parts would not be the batch's mean.
     """
 
     def part(leaf: torch.Tensor, position: int) -> torch.Tensor:
@@ -56,8 +56,8 @@ def in_micro_batches(traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> Tr
     """The step of a whole batch, built from copies of the traced step of one micro-batch.
 
     Every copy reads its slice of the inputs and the same parameters. A copy reads buffers as changed by the copy before
-    it, so that batch norm sees one micro-batch after another. The loss joins the copies' losses Lᵢ by shares wᵢ, and a
-    parameter's gradient is Σ wᵢ ∇Lᵢ. The shares are 1 ÷ count for a mean, 1 for a sum, and Dᵢ ÷ Σ D for losses that are
+    it, so that batch norm sees one micro-batch after another. The loss is Σ wᵢ Lᵢ of the copies' losses Lᵢ; a
+    parameter's gradient is Σ wᵢ ∇Lᵢ. Share wᵢ is 1 ÷ count for a mean, 1 for a sum, and Dᵢ ÷ Σ D for losses that are
     means over Dᵢ tokens or weights. `inputs` are the flat inputs of the whole batch.
     """
     made = _Copies(traced, inputs, cut)
@@ -95,7 +95,7 @@ def divisors(traced: Traced) -> Iterator[fx.Node]:
 
 
 def divisor_value(traced: Traced, node: fx.Node, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The value of one of `divisors`; `given`: name of a placeholder → its tensor."""
+    """The value of `node`, one of the scalars from `divisors`; `given`: name of a placeholder → its tensor."""
     nodes = traced.module.graph.nodes
     known = {read: given.get(read.name) for read in nodes if read.op == "placeholder"}
     known |= {read: getattr(traced.module, str(read.target)) for read in nodes if read.op == "get_attr"}
@@ -106,7 +106,7 @@ def divisor_value(traced: Traced, node: fx.Node, given: Mapping[str, torch.Tenso
 
 
 def _computed(node: fx.Node, known: dict[fx.Node, Any], call: Callable[..., Any]) -> Any:
-    """A divisor from known values; ``call(target, args, name, kwargs)`` adds or evaluates one call."""
+    """A divisor from `known` values; ``call(target, args, name, kwargs)`` evaluates a call or adds it to a graph."""
     if node not in known:
         value = partial(_computed, known=known, call=call)
         if _is_counted(node):
@@ -128,8 +128,8 @@ class _Copies:
     """The graph of all copies: shared nodes first, then copy after copy, then the nodes that join them.
 
     `shared`: placeholder, constant, or value that depends only on parameters → its node in the new graph. `sliced`:
-    [micro-batch] → the same with its slices of inputs. `newest`: name of a buffer → its value after the copies made so
-    far. `counts`, `shares`: [micro-batch] → its divisor, and divisor ÷ sum of all; empty for means and sums.
+    [micro-batch] → `shared` with its slices of inputs. `newest`: name of a buffer → its value after the copies made so
+    far. `counts`, `shares`: [micro-batch] → divisor, divisor ÷ sum of divisors; both are empty for means and sums.
     """
 
     def __init__(self, traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> None:
@@ -239,7 +239,7 @@ def _adds_partial_gradients(node: fx.Node) -> bool:
 
 
 def _is_counted(node: fx.Node) -> bool:
-    """True if this is the weight that a cross entropy divides its sum by."""
+    """True if a node is the total weight by which a cross entropy divides its sum."""
     source = node.args[0] if node.args else None
     if not isinstance(source, fx.Node) or source.target not in _COUNTING:
         return False

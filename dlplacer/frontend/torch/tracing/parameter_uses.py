@@ -1,4 +1,4 @@
-"""One step on stand-ins with the real autograd engine: the order of gradients, and the calls that use parameters."""
+"""Find the order of gradients and the calls that use parameters, by a step on stand-ins in the real autograd engine."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -63,7 +63,7 @@ class _Watch(TorchFunctionMode):
         self.readers: dict[str, list[str]] = {}
 
     def holder(self, name: str, parameter: nn.Parameter) -> str | None:
-        """The innermost module that owns the parameter and is called once, with all uses inside that call."""
+        """The innermost once-called module that owns the parameter and has all its uses; "" if unused, None if none."""
         if name not in self.readers:
             return ""
         for path in reversed(self.readers[name]):

@@ -28,7 +28,7 @@ def join_gradients(graph: fx.Graph) -> None:
     The weight gradient of a layer that is called step by step is such a sum; writing and adding products as large as
     the weight takes longer than the arithmetic. Sums of the same rows, the bias gradients, are joined too. Another
     order of additions changes the rounding. Sums of fewer than four terms stay: they are probably branches that share a
-    weight and may run on separate devices. The result does not depend on the batch.
+    weight and may run on separate devices. The choice does not depend on the batch size.
     """
     drop_sums_of_one(graph)
     # Matrices → the node of their concatenated rows.
@@ -37,7 +37,7 @@ def join_gradients(graph: fx.Graph) -> None:
     def together(parts: Sequence[fx.Node], like: fx.Node) -> fx.Node:
         key = tuple(map(_matrix, parts))
         if key not in rows:
-            # Insert it as soon as the last of them is available.
+            # Insert the concatenation right after the last of its parts.
             with graph.inserting_after(max(parts)):
                 rows[key] = call_like(graph, aten.cat.default, (list(parts),), like.meta)
         return rows[key]
@@ -164,7 +164,7 @@ def _join_terms(
     form: Callable[[fx.Node], Any],
     join: Callable[[fx.Node, Sequence[fx.Node]], fx.Node | None],
 ) -> None:
-    """Replace each sum's terms of equal form by ``join(sum, terms)``, unless that is None."""
+    """Replace each sum's terms of equal form by ``join(sum, terms)``, unless `join` returns None."""
     for total in sums:
         groups: dict[str, list[fx.Node]] = {}
         terms, open_nodes = [], list(reversed(total.all_input_nodes))
@@ -205,12 +205,12 @@ def drop_detach(graph: fx.Graph) -> None:
 def split_convolution_backward(graph: fx.Graph) -> None:
     """Split a convolution's backward into one op for the input gradient and one for weight and bias gradients.
 
-    This takes the weight gradient off the critical path; both together cost as much as the whole op. The backward of a
+    This takes the weight gradient off the critical path; both ops cost as much as the original. The backward of a
     matrix product is already two products in ATen.
     """
     for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
         mask = node.args[-1]
-        # A model's first convolution has no input gradient, a frozen one no weight gradient: they are one op already.
+        # Without an input gradient (first convolution) or a weight gradient (frozen), the backward is one op already.
         if not mask[0] or not (mask[1] or mask[2]):
             continue
         parts = {"input": [True, False, False], "weight": [False, mask[1], mask[2]]}
@@ -255,7 +255,7 @@ PASSES: dict[str, Callable[[fx.Graph], None]] = {
     "join-gradients": join_gradients,
     "stack-gradients": stack_gradients,
 }
-"""Name → pass, in the order of application."""
+"""Name → pass, in the default order of application."""
 
 EVERY_STEP = (*PASSES, FUSED_LSTM, CUDA_AUTOCAST)
 """Rewrites that fit a step in either mode and of any shape."""
@@ -274,7 +274,7 @@ def require_known(names: Sequence[str]) -> None:
 
 
 def apply_passes(graph: fx.Graph, names: Sequence[str]) -> None:
-    """Apply the named passes, then all splits together, and drop checks and unread nodes."""
+    """Drop checks, apply the named passes in the order of `names`, then all splits together; drop unread nodes."""
     for node in list(graph.nodes):
         if is_check(node) and not node.users:
             graph.erase_node(node)

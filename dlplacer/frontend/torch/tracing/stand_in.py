@@ -33,7 +33,7 @@ TRACED_ON = torch.device("cpu")
 
 
 def fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    """The stand-in of a tensor, which is real, on the meta device, or a stand-in of another mode."""
+    """The stand-in of a tensor that is real, on the meta device, or itself a stand-in of another mode."""
     with mode:
         # It has the tensor's strides, because legal views and traced kernels depend on them.
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=TRACED_ON)
@@ -45,7 +45,7 @@ def stood_in(roots: Iterable[Any], stand_ins: Mapping[int, torch.Tensor]) -> Ite
 
     A capture runs on the user's own objects, because closures, hooks and weak references would not refer to copies.
     Changes of attributes, containers and variables are undone. Tensors without a stand-in are constants of the step,
-    whose values decide the traced code; one without data counts as zeros.
+    whose values decide the traced code; a constant without data counts as zeros.
     """
     undo: list[Callable[[], None]] = []
     seen: dict[int, Any] = {}
@@ -254,7 +254,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[list[warnings.WarningMessage]]:
-    """Collect the warnings of torch's tracing, and silence its logs; both concern its internals."""
+    """Collect the warnings of torch's tracing, and silence its logs; both concern torch's internals."""
     logger = logging.getLogger("torch")
     level = logger.level
     with warnings.catch_warnings(record=True) as caught:
