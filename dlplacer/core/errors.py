@@ -1,4 +1,11 @@
-"""The exceptions of dlplacer; `exit_code` is the exit status of a command that ends with the exception."""
+"""The exceptions of dlplacer; the number is the exit status of a command that ends with the exception.
+
+::
+
+    DlplacerError 1 ─┬─ InputError 2 ─── FileFormatError 2, CaptureError 2, MismatchError 2
+                     ├─ InfeasibleError 3, NoPlanError 4, CheckError 5
+                     └─ RunError 1, InternalError 1
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -57,12 +64,9 @@ class CheckError(DlplacerError):
 
     def __init__(self, violations: Sequence[str], file: str | None = None) -> None:
         self.violations = tuple(violations)
-        super().__init__(
-            "\n  ".join(["the plan breaks the rules:", *self.violations])
-            if file is None
-            else f"{file} is not a valid plan: {self.violations[0]}; violations: {len(self.violations)}, all listed by "
-            f"`dlplacer check {file}`"
-        )
+        whole = "\n  ".join(["the plan breaks the rules:", *self.violations])
+        count = f"violations: {len(self.violations)}, all listed by `dlplacer check {file}`"
+        super().__init__(whole if file is None else f"{file} is not a valid plan: {violations[0]}; {count}")
 
 
 class RunError(DlplacerError):
@@ -70,10 +74,7 @@ class RunError(DlplacerError):
 
 
 class InternalError(DlplacerError):
-    """dlplacer contradicts itself, for example a lower bound above a checked plan's makespan.
-
-    `evidence`: the contradicting values as plain data.
-    """
+    """dlplacer contradicts itself, as by a bound above a checked makespan; `evidence` has the values as plain data."""
 
     def __init__(self, message: str, **evidence: Any) -> None:
         self.evidence = evidence
