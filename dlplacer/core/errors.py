@@ -1,8 +1,8 @@
-"""The exceptions of dlplacer; the number is the exit status of a command that ends with the exception::
+"""The exceptions of dlplacer; the number is the exit status of a command that ends with the exception.
 
-    DlplacerError 1 ─┬─ InputError 2 ─── FileFormatError 2, CaptureError 2, MismatchError 2
-                     ├─ InfeasibleError 3, NoPlanError 4, CheckError 5
-                     └─ RunError 1, InternalError 1
+DlplacerError 1 ─┬─ InputError 2 ─── FileFormatError 2, CaptureError 2, MismatchError 2
+                 ├─ InfeasibleError 3, NoPlanError 4, CheckError 5
+                 └─ RunError 1, InternalError 1
 """
 
 from collections.abc import Sequence
