@@ -67,7 +67,7 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
 
 @checked
 def import_graph(path: str | PathLike[str]) -> OpGraph:
-    """The graph in a workload of msr-fiddle/dnn-partitioning; `import_topology` reads the machine.
+    """The graph in a workload of msr-fiddle/dnn-partitioning; `import_topology` reads its machine.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def catalogue(what: str) -> Table:
 
 
 def _records(what: str) -> Iterator[dict[str, Any]]:
-    """The entries of a list; this machine's devices, named as for ``--devices``, precede the known device types."""
+    """The entries of a list; ``devices`` lists this machine's, named as for ``--devices``, before the known types."""
     if what == "graphs":
         for name in shipped_names("graphs"):
             graph = load_graph(name)
@@ -173,6 +173,6 @@ def new_topology(
         if link or network or used:
             raise InputError(f"link, network and used belong in {text!r} itself; leave the options out")
         return read_description(Path(text))
-    # ``gpu0=1 GiB`` gives a device's size; a size alone holds for every device.
+    # ``gpu0=1 GiB`` is the memory in use on one device; a size alone holds for every device.
     taken = used if isinstance(used, Mapping) else {part.rpartition("=")[0]: part.rpartition("=")[2] for part in used}
     return described_topology(text, link, network, taken)

@@ -32,7 +32,7 @@ Read = Callable[[Any], Any]
 
 
 class Kind(NamedTuple):
-    """`read` checks and converts a value or its text, or raises ValueError; names of options omit the suffix `unit`."""
+    """A kind of value: `read` checks and converts a value or text (else ValueError); options omit the suffix `unit`."""
 
     read: Read
     metavar: str | None = None
@@ -64,7 +64,7 @@ def _number(dimension: str, whole: bool = False) -> Read:
 
 
 def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
-    """A reader of a series; `entry` reads each part of a text, which is split at commas.
+    """A reader of a series; `entry` reads each part of a text, which is split at commas and spaces.
 
     Without `entry`, a single value is a series of one, and a dict, which may replace a series of texts, is unchanged.
     """

@@ -116,7 +116,7 @@ def profile_splits(
     stop: "Event | None" = None,
     **options: Unpack[JobOptions],
 ) -> "SplitChoice":
-    """The splits of ops that shorten the step on these devices, chosen by measurement, and the graph with these splits.
+    """The op splits that shorten the step with op times measured on these devices, and the graph with these splits.
 
     Examples
     --------

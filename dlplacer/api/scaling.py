@@ -138,7 +138,7 @@ def advise_minibatch(
     on_progress: Callable[[int, int], None] = silent,
     **step: Unpack[StepOptions],
 ) -> Batches:
-    """Mini-batches for the memory of the machine's first device, by training time, with the modules to recompute.
+    """Plans of mini-batches in the memory of the machine's first device, by training time, with modules to recompute.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def advise_gpus(
     efficiency: float | None = None,
     gpus: int | None = None,
 ) -> dict[str, float]:
-    """GPUs for a speedup, speedup of GPUs, or overhead for an efficiency (Zou et al. 2017, lemma 3.1); give two values.
+    """The other quantities of lemma 3.1 (Zou et al. 2017), from overhead with speedup or GPUs, or efficiency with GPUs.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def advise_gpus(
 def advise_servers(
     load_bytes: float, bytes_per_s: float, compute_s: float, workers: int | None = None
 ) -> dict[str, float]:
-    """The least number of parameter servers whose transfers computation hides; if `workers` is None, of loaders.
+    """The least number of parameter servers (loaders if `workers` is None) whose transfers hide behind computation.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """The specification of a valid plan, which shares no code with the solvers.
 
-Every rule is one function of a plan, and `violations` calls all. Equation numbers are those of Pal et al. 2019.
+Every rule is one function of a plan; `violations` calls them all. Equation numbers are those of Pal et al. 2019.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,13 +37,13 @@ RULES: tuple[Rule, ...] = (
     loads.period,
     arithmetic.bound_and_gap,
 )
-"""The rules in the order of their reports; the others make sense only if the first five hold."""
+"""The rules in the order of their reports. Later rules make sense only if the first five, on placement, hold."""
 
 _STRUCTURAL = RULES[:5]
 
 
 def violations(plan: Plan) -> tuple[Violation, ...]:
-    """The violations of the rules; empty for a valid plan. If the placement has any, only these are reported.
+    """The violations of all rules, none for a valid plan. If the placement has violations, only these are reported.
 
     The tolerance of times is 1e-9 × the time of all ops, transfers and issues in series: `Plan.tolerance_s`.
     """

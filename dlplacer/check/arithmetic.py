@@ -43,7 +43,7 @@ def bound_and_gap(plan: Plan) -> Iterator[Violation]:
 
 
 def _coarsest_tick_s(plan: Plan) -> float:
-    """The larger of 1 ns and horizon ÷ 2^30, where every op takes its longest time and every edge uses all links."""
+    """The larger of 1 ns and horizon ÷ 2^30; the horizon gives every op its longest time and every edge all links."""
     types, links = plan.topology.device_types, plan.topology.links
     slowest_s = sum(max(op.time_on(kind) or 0.0 for kind in types) for op in plan.graph.ops)
     s_per_byte = sum(1 / link.total_bytes_per_s for link in links)

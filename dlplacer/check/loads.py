@@ -12,8 +12,8 @@ from dlplacer.core.plan import Plan
 def resource_loads(plan: Plan) -> dict[str, float]:
     """Device or link direction (``"gpu0 → switch"``) → seconds of a step for which it is busy, zeros included.
 
-    A device is busy while it computes. With objective max-load an asynchronous device is also busy for each tensor that
-    it sends or receives; under ``transfers: device`` the longest transfer of a sent tensor counts for all. With
+    A device is busy while it computes. With objective max-load an asynchronous device is also busy while it sends or
+    receives; under ``transfers: device`` only the longest transfer of each sent tensor counts. With
     ``contention: link`` a link direction is busy while it carries transfers; half-duplex links count as one direction.
     """
     busy: dict[str, list[float]] = {device.id: [] for device in plan.topology.devices}

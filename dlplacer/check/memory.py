@@ -12,7 +12,7 @@ from dlplacer.core.units import format_bytes
 
 
 def peaks(plan: Plan) -> Iterator[Violation]:
-    """Eq. 13: Mem(n) ≥ the footprints of the ops on n, or ≥ the peak of the live bytes under ``memory: live``.
+    """Eq. 13: Mem(n) is at least the sum of the footprints on n or, under ``memory: live``, the peak of its live bytes.
 
     The peaks and capacities that the plan reports must also be those of its schedule and topology.
     """
@@ -51,7 +51,7 @@ def _reported(plan: Plan, used: Mapping[str, int]) -> Iterator[Violation]:
 
 
 def used_bytes(plan: Plan) -> dict[str, int]:
-    """Device → bytes: the sum of footprints or the peak of the live bytes, by the plan's options."""
+    """Device → bytes: the sum of footprints or, under ``memory: live``, the peak of the live bytes."""
     if plan.options.memory == "sum":
         total = dict.fromkeys(plan.topology.device_index, 0)
         for op in plan.graph.ops:

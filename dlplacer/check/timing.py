@@ -89,7 +89,7 @@ def _lists_in_order(plan: Plan) -> bool:
 
 
 def precedence(plan: Plan) -> Iterator[Violation]:
-    """Eq. 10: a consumer starts after its producer and the transfer have ended, a transfer after its producer."""
+    """Eq. 10: a transfer waits for its producer; a consumer waits for its producers and their transfers."""
     slack, scheduled = plan.tolerance_s, plan.scheduled
     for edge, ready_s in _ready_times(plan):
         consumer = scheduled[edge.target]

@@ -28,9 +28,9 @@ PARTIAL = "stopping with the answers so far; press Ctrl-C again to give up"
 
 
 def called(given: Given, call: str = "", says: str = "", kept: str = "", **more: Any) -> Any:
-    """Call the command's function, or `call`, with the given arguments and `more`, and show its progress.
+    """Call the command's function, or `call`, with the command's arguments and `more`, and show its progress.
 
-    The result, or its attribute `kept`, is written while Ctrl-C only sets the stop event, so that no result is lost.
+    While the result, or its attribute `kept`, is written, Ctrl-C only sets the stop event, so no result is lost.
     """
     function, says, doing = getattr(dp, call or given.spec.call), says or given.spec.says, given.spec.doing
     known, arguments = parameters_of(function), given.of(function)
@@ -63,7 +63,7 @@ def answer(given: Given) -> int:
 
 
 def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Block]" = ()) -> int:
-    """Print a result's view or, with ``--json``, `record` (None: the result's own object); returns the exit code."""
+    """Print a result's view or, with ``--json``, `record`; None prints the result's own object. Returns 0."""
     if given.json:
         print(json.dumps(_record_of(value) if record is None else record))
     else:
@@ -111,7 +111,7 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
 
 
 def written(given: Given, value: Any, **contents: Callable[[], Any]) -> None:
-    """Write the files that options name: result, pictures, page, and `contents`: option → maker of text or JSON."""
+    """Write files that options name: result, pictures, page, and `contents` (option → maker of text or JSON)."""
     if given.output is not None:
         value.save(given.output)
     drawn = {each.option: each.name for each in pictures_of(given.spec.subject) if each.option in given}
@@ -162,7 +162,7 @@ def solve(given: Given) -> int:
 
 
 def _splitting(given: Given, call: str, model: str) -> dict[str, Any] | None:
-    """Arguments for a function that splits ops, or None without ``--split``; raises InputError for useless options."""
+    """Arguments for a function that splits ops, or None without ``--split``; raises InputError for unfit options."""
     if given.split is None:
         if unused := {"times", "search_s"} & given.keys():
             raise InputError(f"{min(unused)} takes effect only with --split; add --split, or leave it out")
@@ -239,7 +239,7 @@ def run(given: Given) -> int:
 
 
 def _process_per_gpu(given: Given, mode: str | None) -> str:
-    """The devices of the command; each of several GPUs gets a rank, unless ranks or a single process are requested."""
+    """The command's devices; several GPUs get a rank each, except for inference or if options set the processes."""
     from dlplacer.runtime.distributed.group import rank_per_gpu
 
     alone = given.one_process or given.replicas is not None or mode == "infer" or "rank" in given.devices

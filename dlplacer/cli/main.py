@@ -23,7 +23,7 @@ _EPILOG = (
 
 
 def build_parser(words: Sequence[str] | None = None) -> Parser:
-    """The parser of the command line; commands that are not in `words` have no options (None: all have)."""
+    """The parser of the command line; only commands in `words` get their options, or all if `words` is None."""
     parser = Parser(
         prog="dlplacer",
         description="Decide where every op of a model should run, prove how good that plan is, and run it.",

@@ -83,7 +83,7 @@ def _text_of(told: tuple[Any, ...]) -> str:
 
 @contextlib.contextmanager
 def interruptible(announcement: str) -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, printing an announcement; a second Ctrl-C interrupts at once."""
+    """An event; the first Ctrl-C sets it and prints the announcement, a second Ctrl-C interrupts at once."""
     stop = threading.Event()
     with stop_on_interrupt(stop, lambda: print(f"\ndlplacer: {announcement}", file=sys.stderr)):
         yield stop

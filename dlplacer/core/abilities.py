@@ -26,7 +26,7 @@ class Shown:
         return frame
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the value atomically, as a file that dlplacer reads or as `to_dict` in JSON, and return the path.
+        """Write the value atomically, in its file format or else as the JSON of `to_dict`, and return the path.
 
         Raises InputError if the file cannot be written.
         """

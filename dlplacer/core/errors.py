@@ -72,7 +72,7 @@ class RunError(DlplacerError):
 
 
 class InternalError(DlplacerError):
-    """dlplacer contradicts itself, as by a bound above a checked makespan; `evidence` has the values as plain data."""
+    """dlplacer contradicts itself, e.g. a bound above a checked makespan; `evidence` has the values as plain data."""
 
     def __init__(self, message: str, **evidence: Any) -> None:
         self.evidence = evidence

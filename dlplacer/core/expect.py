@@ -43,7 +43,7 @@ def field_path(parts: Iterable[str | int]) -> str:
 
 
 def short_name(name: str) -> str:
-    """A name in quotes, a long one without its middle; ``unnamed`` for an empty one."""
+    """A name in quotes, without its middle if it is long; ``unnamed`` if it is empty."""
     return in_short(name) if name else "unnamed"
 
 
@@ -65,7 +65,7 @@ def expect(owner: str, name: str, value: object, kinds: Kinds, accepted: str) ->
 
 
 def unknown(what: str, name: object, known: Iterable[str], where: str) -> InputError:
-    """The InputError for an unknown name; the message lists similar names, or else the first."""
+    """The InputError for an unknown name; the message lists similar names, or else the first known names."""
     if not isinstance(name, str):
         return refuse(where, what, name, f"the id of one of its {what}s")
     names = list(known)

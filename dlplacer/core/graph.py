@@ -68,7 +68,7 @@ class OpGraph(Shown, Record):
 
     @cached_property
     def colocation_groups(self) -> tuple[tuple[str, ...], ...]:
-        """Sets of op ids that share a device, in file order: groups of `Op.colocate` and the constraints, merged."""
+        """Sets of op ids that share a device, in file order; overlapping `Op.colocate` groups and constraints merge."""
         from networkx.utils import UnionFind
 
         joined = UnionFind(op.id for op in self.ops if op.colocate is not None)

@@ -9,7 +9,7 @@ from dlplacer.core.record import OneOf, Record, record
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """An objective: `figure` is the field of `Plan` that is minimised, and that lower bound and gap refer to.
+    """An objective; `figure` is the field of `Plan` that a solve minimises, and to which lower bound and gap refer.
 
     With `ends_pay` a transfer adds to the loads of its sender and receiver, except on synchronous devices (host cores).
     """

@@ -46,7 +46,7 @@ class TransferSegment(Record):
 
 @record(frozen=True, slots=True)
 class Transfer(Record):
-    """The transfer of a tensor from the device of the op `source`, its producer, to the device `target`.
+    """The transfer of a tensor from the device of its producer, the op `source`, to the device `target`.
 
     At a device that relays the tensor, one segment ends and the next begins.
     """
@@ -97,7 +97,7 @@ class Plan(Shown, Record):
     lower_bound_s
         A value of the objective that no plan can beat.
     gap
-        (objective − bound) ÷ objective; from values in ticks, unless ticks are too coarse or ops wait for dispatch.
+        (objective − bound) ÷ objective, computed in ticks unless ticks are too coarse or ops wait for dispatch.
     rounding_s
         Seconds by which the objective exceeds its value in ticks, because times are rounded down; 0 if ticks are exact.
     ops

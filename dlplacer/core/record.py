@@ -39,7 +39,7 @@ class Number:
     named: bool = False
 
     def read(self, value: Any) -> Any:
-        """The number in a text with a unit, a numpy scalar, a rational or a whole float; other values unchanged."""
+        """A text with a unit, numpy scalar, rational or whole float as a plain number; other values are unchanged."""
         if type(value) is str and self.dimension:
             value = parse_quantity(value, self.dimension)
         if hasattr(value, "dtype"):

@@ -96,7 +96,7 @@ class Table:
 
     @property
     def heads(self) -> list[str]:
-        """Headings of the columns; the name if a column has none."""
+        """Heading of each column, or its name if it has no heading."""
         return [column.head or column.name for column in self.columns]
 
     @property

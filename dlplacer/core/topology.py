@@ -25,7 +25,7 @@ class Device(Record):
     memory_bytes
         Mem(n); None if unlimited.
     flops_per_s, memory_bytes_per_s
-        For the roofline: peak rate, one number or one per dtype, and rate of the device's own memory.
+        For the roofline: the peak rate (one number, or one per dtype), and the rate of the device's own memory.
     dispatch_s
         Seconds that the host process needs to issue an op that takes time; None if unknown, which counts as 0.
     process
@@ -86,7 +86,7 @@ class Link(Record):
         return self.bytes_per_s * self.count
 
     def direction(self, hop: tuple[str, str]) -> tuple[str, str]:
-        """The link direction of a hop; a half-duplex link has one for both hops, with its ends in name order."""
+        """The link direction that a hop uses; both hops of a half-duplex link use one, with its ends in name order."""
         return hop if self.duplex == "full" else (min(hop), max(hop))
 
 

@@ -24,7 +24,7 @@ class FileModel(BaseModel):
 
     @classmethod
     def load(cls, source: Any, where: str = "") -> Self:
-        """The checked content of the file at `source` or, if `where` names it for messages, of the JSON value `source`.
+        """The checked content of the file `source`; with `where`, `source` is a JSON value that messages call `where`.
 
         Raises FileFormatError with one line per mistake.
         """
@@ -66,14 +66,14 @@ ListOf = Annotated[list[T], Field(default_factory=list)]
 
 
 def without(name: str) -> BeforeValidator:
-    """Annotation that makes a record ignore one extra field in files."""
+    """Annotation that makes a record ignore the extra field `name` in files."""
     return BeforeValidator(
         lambda value: {key: value[key] for key in value if key != name} if isinstance(value, dict) else value
     )
 
 
 def plain(value: Any, *, all_fields: bool = False) -> Any:
-    """The JSON value of a record or of a field's value; fields that hold their default are left out."""
+    """The JSON value of a record or of a field's value; without `all_fields`, fields with their default are omitted."""
     if isinstance(value, Record):
         kind: Any = type(value)
         told: dict[str, Any] = {}
@@ -87,7 +87,7 @@ def plain(value: Any, *, all_fields: bool = False) -> Any:
 
 
 def validated(value: Any, model: type[Model], where: str) -> Model:
-    """The content, if each field is valid by itself; else raises FileFormatError."""
+    """The content of a JSON value; raises FileFormatError unless each field is valid by itself."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -96,7 +96,7 @@ def validated(value: Any, model: type[Model], where: str) -> Model:
 
 
 def built(where: str, build: Callable[..., T], *arguments: Any) -> T:
-    """The value that `build` returns; the lines of an `InputError` in it become mistakes of the file."""
+    """The value that `build` returns; the lines of an `InputError` that it raises become mistakes of the file."""
     try:
         return build(*arguments)
     except FileFormatError:

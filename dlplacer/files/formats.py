@@ -200,7 +200,7 @@ def _head(kind: type[FileModel], value: OpGraph | Topology) -> dict[str, Any]:
 
 
 def _numbered(edges: Iterable[Any]) -> Iterator[tuple[Any, tuple[str, str], int]]:
-    """Every edge, or its object in a file, with its ends and its number, from 1, among the edges with these ends."""
+    """(Edge or its object in a file, ends, number): edges with the same two ends are numbered from 1."""
     count: Counter[tuple[str, str]] = Counter()
     for edge in edges:
         found = edge if isinstance(edge, dict) else {name: getattr(edge, name, "") for name in ("source", "target")}

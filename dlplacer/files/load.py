@@ -19,7 +19,7 @@ _FOLDERS = {"graph": "graphs", "topology": "topologies"}
 def load_graph(name: str | PathLike[str]) -> OpGraph:
     """The graph in a file, or the shipped graph of a name such as ``inception_v3-train``.
 
-    Raises InputError if there is no such file; FileFormatError with every mistake and its path.
+    Raises InputError if there is no such file, and FileFormatError, with the path of every mistake, if it is invalid.
     """
     from dlplacer.files.formats import read_graph
 

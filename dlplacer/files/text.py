@@ -20,7 +20,7 @@ _MOST_BYTES = 4 << 30
 def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
     """The bytes of a file, or of a pipe up to its end.
 
-    Raises InputError if it cannot be read, holds more than `most` bytes, or is a folder or a device (perhaps endless).
+    Raises InputError if it cannot be read, holds more than `most` bytes, or is a folder or a device, which may not end.
     """
     try:
         with path.open("rb") as stream:
@@ -138,7 +138,7 @@ def write_text(path: str | PathLike[str], text: str) -> None:
 
 
 def render_json(value: Any, depth: int = 0) -> str:
-    """The JSON text of a value; in the outer three levels of objects, lists of objects have a line per entry."""
+    """JSON text of a value; objects of the outer three levels, and their lists of objects, have a line per entry."""
     pad, inner = "  " * depth, "  " * (depth + 1)
     if isinstance(value, dict) and value and depth < 3:
         texts = {key if isinstance(key, str) else _line(key): entry for key, entry in value.items()}

@@ -1,4 +1,4 @@
-"""A torch job → its dataflow graph, and the executable graph that it came from; nothing is allocated."""
+"""A torch job → its dataflow graph, and the executable code of the graph's ops; nothing is allocated."""
 
 from dlplacer.frontend.torch.capture import Captured, capture, capture_job
 from dlplacer.frontend.torch.job import Job, Optimizer

@@ -56,7 +56,7 @@ gemma3=gemma3_text mistral3=mistral ministral=mistral gptneox=gpt_neox phi2=phi 
 qwen2moe=qwen2_moe qwen3moe=qwen3_moe kimi_k2=deepseek_v3 qwen2_vl=qwen2 qwen2_5_vl=qwen2 gpt-oss=gpt_oss smollm3=llama
 """
 _ALIASES = dict(pair.split("=") for pair in _ALIASED.split())
-"""Other names of families with the same layers, including architecture names of GGUF files."""
+"""Other ``model_type``, or architecture of a GGUF file → the family with the same layers."""
 
 
 def family_of(model_type: str) -> tuple[str, Family]:
@@ -79,7 +79,7 @@ float32=32 fp32=32 float16=16 fp16=16 bfloat16=16 bf16=16 fp8=8 int8=8 int4=4 q8
 q4_k=4.5 q4_0=4.5 nvfp4=4.5 q3_k=3.4375 q2_k=2.625 mxfp4=4.25
 """
 BITS = {name: float(bits) for name, bits in (pair.split("=") for pair in _TYPES.split())}
-"""Type of weights or cache → bits per element; for GGUF types including the scales of blocks (ggml-common.h)."""
+"""Type of weights or cache → bits per element; those of GGUF types include the scales of blocks (ggml-common.h)."""
 
 
 def bits_of(text: str | float) -> float:

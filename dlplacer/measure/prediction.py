@@ -17,7 +17,7 @@ from dlplacer.runtime.profile.op_times import OpTimes, OwnStep, side_by_side, ty
 
 _ROUNDS = 3
 SHORT_S = 1.0
-"""A shorter step is timed after untimed ones, because the work before it has filled the caches with other data."""
+"""A shorter step is timed after untimed steps, because other work has filled the caches with its data."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Predictor:
         return found
 
     def _settled(self, alone: OpTimes, together: OpTimes) -> Plan:
-        """The plan with times for its own overlap, by fixed-point iteration that starts with all ops side by side."""
+        """The plan with op times for its own overlap; a fixed-point iteration starts with all ops side by side."""
         plan = self._replayed(together)
         for _ in range(_ROUNDS if len(self._turns) > 1 else 0):
             shares = overlap_shares(plan, self._used, self._group.replicas)
@@ -135,7 +135,7 @@ class Predictor:
         return replay_plan(self._plan, graph, self._group.topology, self._dispatch_s)
 
     def _measured_dispatch_s(self) -> float:
-        """Seconds to issue an op if one process issues all ops of devices with streams one by one, else 0.
+        """Seconds to issue an op, if one process issues the ops of all devices with streams one by one; else 0.
 
         A replay does not model one process per device."""
         used = (device for name, device in self._placed.devices.items() if name in self._own)

@@ -128,7 +128,7 @@ def run(
 
     The prediction is made anew: links are timed, and between steps of the placed module every device runs its own ops
     (`Predictor`). `RunReport.plan_makespan_s` is the plan's own makespan, under the costs used for planning. A device
-    holds only tensors that the plan puts there, unless one device can hold the whole model, for plain PyTorch.
+    holds only tensors that the plan puts there. For plain PyTorch, one device also holds the whole model, if it fits.
 
     Parameters
     ----------

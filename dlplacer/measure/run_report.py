@@ -30,13 +30,13 @@ class RunReport:
         The makespan of the plan replayed under costs of the same run, plus `host_s`; and the median time of the placed
         steps, each on its slowest process.
     predicted_speedup, measured_speedup
-        Replicas × `baseline_s` ÷ `predicted_s` or `measured_s`. Only the error of the prediction separates them. Like
-        all figures that need plain PyTorch, they are None if the model fits on no device.
+        Replicas × `baseline_s` ÷ `predicted_s` or `measured_s`. They differ only by the error of the prediction. Both,
+        like all fields that need plain PyTorch, are None if the model fits on no single device.
     max_abs_error
-        Largest difference from plain PyTorch, which averages over the replicas' parts in one process: of the loss, of
-        any gradient (with an optimizer, updated parameter), or in inference of any tensor. None for random steps.
+        Largest difference from plain PyTorch in the loss and gradients (with an optimizer, updated parameters), or in
+        the tensors of inference. Plain PyTorch averages over the replicas' parts. None for random steps.
     largest_number
-        The largest absolute value among these numbers in plain PyTorch.
+        The largest absolute value among the compared numbers of plain PyTorch.
     """
 
     predicted_s: float

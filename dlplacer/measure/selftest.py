@@ -77,7 +77,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Selftest(Shown):
-    """All checks in order of execution, versions and devices (`environment`), and the measured links (`topology`)."""
+    """All checks in order of execution; versions and devices (`environment`); measured links (`topology`)."""
 
     devices: tuple[str, ...]
     checks: tuple[Check, ...]
@@ -114,8 +114,8 @@ def selftest(
     Numbers: random plans of the small models are compared with a run on the first device and with plain PyTorch there;
     the first model runs with every backend of segments. Races: each plan runs `repeats` times more, after a random
     pause of every device, and must give the same numbers, bit by bit on cores. The other checks only report latency
-    and rate of links, issue costs, and step times of the `timed` models, which run in plain PyTorch, and with every
-    backend on one and two devices.
+    and rate of links, issue costs, and step times of the `timed` models: in plain PyTorch, and with every backend on
+    one and two devices.
     """
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; at least 1 is needed")
@@ -247,7 +247,7 @@ def _placed(
 def _outcome(
     build: Build, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice], segments: str = "eager"
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Loss, gradients and buffers after an eager step, or after several steps without buffers; notes on segments."""
+    """Loss, gradients and buffers after one eager step (other backends: several steps, no buffers); and notes."""
     placed = _placed(build(), plan, captured, devices, segments)
     for _ in range(1 if segments == "eager" else _WARMUP):
         (loss,) = placed.step()

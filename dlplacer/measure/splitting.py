@@ -37,7 +37,7 @@ from dlplacer.solvers.methods import schedules_by
 _JOINS = ("aten.cat", "aten.add")
 # Between 0 and 5 %: with an overhead of 5 %, splitting 36 ops of Inception-V3 still pays in simulation.
 _OVERHEAD = 0.03
-# Number of ops split together: 4, 6, 9, … of those that keep others idle for at least `_LEAST` of the step.
+# Number of ops split together: 4, 6, 9, … of the ops that keep other devices idle for at least `_LEAST` of the step.
 _FIRST, _GROWTH, _POWERS, _LEAST = 4, 1.5, 30, 0.0005
 # Far below the error of a prediction: choices among smaller gains would be random.
 _LEAST_GAIN = 0.001
@@ -54,7 +54,7 @@ class TracedStep:
 
     @classmethod
     def of(cls, job: Job, rewrites: Sequence[str] | None = None) -> "TracedStep":
-        """Trace a job; None means the default rewrites of a capture."""
+        """Trace a job; if `rewrites` is None, the step has a capture's default rewrites."""
         wanted = tuple(default_rewrites() if rewrites is None else rewrites)
         return cls(job, trace_job(job, wanted), wanted)
 
@@ -78,7 +78,7 @@ class TracedStep:
 
 
 def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) -> list[OpSplit]:
-    """A split into `parts` for each of the `ops` that can be cut so, in graph order.
+    """A split of each of the `ops` into `parts`, in graph order, except ops that cannot be cut into so many.
 
     If the first value that an op reads is cut along an axis, the op is cut along the same axis if possible: a pool
     after a norm follows the norm's cut along the channels. Otherwise the op is cut along the first axis of its rule,
@@ -263,7 +263,7 @@ def whole_graph(
 ) -> OpGraph:
     """The step's graph without splits: `graph` or a new one, profiled unless its times were measured on these devices.
 
-    Raises InputError if the given graph is not the step's.
+    Raises InputError if `graph` is not the step's.
     """
     captured = step.captured()
     if graph is not None and structure_sha256(graph) != structure_sha256(captured.graph):

@@ -29,7 +29,7 @@ from dlplacer.runtime.profile.machine_times import measured_topology
 
 
 class EagerStep:
-    """One step of a job in plain PyTorch on one of the devices, with the given module.
+    """A step of a job in plain PyTorch, run with `module` on `device`; the constructor moves the module there.
 
     `parts` holds one job, or several jobs of the same model: the step then averages their losses and gradients. If
     `compiled`, ``torch.compile`` compiles the module in the first step.
@@ -352,7 +352,7 @@ def compare_with_eager(
 
 
 def _largest_difference(pairs: Sequence[tuple[torch.Tensor | None, torch.Tensor | None]]) -> float:
-    """The largest difference within pairs; None counts as zeros, and a NaN on one side only makes the result NaN.
+    """The largest difference within pairs; None counts as zeros. The result is NaN if only one side has a NaN.
 
     Tensors are compared in the host's memory, as float64 or complex128. Equal values, equal infinities and two NaNs
     differ by 0.

@@ -124,7 +124,7 @@ _MEASURES: dict[str, tuple[Callable[..., float], Callable[[Problem, ProblemSched
     "makespan": (_makespan_s, lambda problem, schedule: schedule.makespan),
     "period": (period_s, lambda problem, schedule: schedule.period),
 }
-"""Label of an objective → two functions: its value in seconds of ops and transfers, and in ticks of a schedule."""
+"""Label of an objective → functions for its value: of ops and transfers in seconds, and of a schedule in ticks."""
 
 
 def with_bound(plan: Plan, bound_s: float) -> Plan:
@@ -169,7 +169,7 @@ def _rounding_s(problem: Problem, value_s: float, value: int) -> float:
 
 
 _WIDE = 2**10
-"""Largest horizon ÷ least work of all ops with unchanged ticks; above it, a tick may exceed a millionth of a step."""
+"""Largest ratio of horizon to least work that keeps its ticks; above it, a tick may exceed a millionth of a step."""
 
 _NEAR, _FARTHER, _ROUNDS = 2**6, 2**8, 4
 """The first limit ÷ the least work, the factor from one limit to the next, and the number of limits."""
@@ -179,7 +179,7 @@ def with_fine_ticks(problem: Problem) -> Problem:
     """The problem, in shorter ticks if its horizon is far above the makespan of its plans.
 
     The ticks suit plans up to the makespan of a first heuristic plan. If no heuristic finds a plan, because memory is
-    short, the limit is a multiple of the least work of all ops.
+    short, they suit plans up to a multiple of the least work of all ops.
     """
     kinds = problem.topology.device_types
     # The time of all ops, each on its fastest device type.

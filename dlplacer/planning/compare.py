@@ -72,7 +72,7 @@ class Comparison(Shown):
         return "\n".join(lines) + ">"
 
     def speedup(self, row: MethodResult) -> float | None:
-        """`single_device_s` ÷ makespan; None if one of them is missing or the makespan is 0."""
+        """`single_device_s` ÷ makespan; None if either is missing or the makespan is 0."""
         if self.single_device_s is None or not row.makespan_s:
             return None
         return self.single_device_s / row.makespan_s

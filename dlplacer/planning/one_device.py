@@ -56,7 +56,7 @@ def one_device_s(graph: OpGraph, topology: Topology) -> float | None:
 
 
 def one_device_note(plan: Plan) -> str | None:
-    """A note if the step on one device is within the noise of a plan on several and no op is held; else None."""
+    """A note if one device is as fast as a plan on several, within noise, and no op has fixed devices; else None."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
     alone_s = one_device_s(plan.graph, plan.topology)
     is_held = bool(plan.graph.constraints.pins) or any(op.devices for op in plan.graph.ops)

@@ -71,7 +71,7 @@ def place(
     be about a second late. `work_s`: A limit on one worker's work, about in seconds, instead of time; plan and bound
     are then the same on every machine. `stop`: Set it to end early with the best plan; the first Ctrl-C does the same
     unless the caller handles SIGINT. `pins`, `colocate`: Op, module or glob → device, and sets of ops that share a
-    device: see `dlplacer.planning.constrain.constrained`. Speedups refer to the best device without these.
+    device: see `dlplacer.planning.constrain.constrained`. Speedups refer to the best device without such constraints.
     `warm_start`: An initial plan for method ``ilp``, of the same problem or of another graph, machine or granularity
     with common ops. The result is never worse than the plan that `dlplacer.planning.warm_start` derives from it;
     ``provenance["warm_start"]`` describes that plan.
@@ -119,7 +119,7 @@ def prepared(
     pins: Mapping[str, str] | Iterable[tuple[str, str]],
     colocate: Iterable[str | Iterable[str]],
 ) -> Problem:
-    """The problem of planning; raises InfeasibleError if a simple reason rules out every plan."""
+    """The problem in integers that a method solves; raises InfeasibleError if a simple reason rules out every plan."""
     require_size(graph)
     held = constrained(graph, topology, pins, colocate)
     problem = build_problem(with_times(held, topology), topology, options)

@@ -28,7 +28,7 @@ class Result(Shown, Record):
     plan
         The best plan found; it has passed `check`.
     single_device_s
-        Seconds of the graph on the best single device (makespan and period alike); None if the graph fits on none.
+        Seconds of the graph on the best single device, both makespan and period; None if the graph fits on none.
     bounds
         Simple lower bounds in seconds: ``critical_path_s``, ``area_s``. The plan's own bound is at least as good.
     """

@@ -1,4 +1,4 @@
-"""Tables of graphs, machines and plans, and of what ``--json`` prints."""
+"""Tables of graphs, machines and plans, and of the objects that ``--json`` prints."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ _USE = (
 
 
 def ops(graph: OpGraph) -> Table:
-    """A row per op of a graph, in its order."""
+    """A row per op of a graph, in the graph's order."""
     records = []
     for op in graph.ops:
         times = op.time_s if isinstance(op.time_s, Mapping) else {"": op.time_s}
@@ -111,7 +111,7 @@ def figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def tables(record: Mapping[str, Any]) -> Iterator[Table]:
-    """A table for each list of records and each dict of records in what ``--json`` prints."""
+    """A table for each list of records and each dict of records in an object that ``--json`` prints."""
     for name, value in record.items():
         title = name.replace("_", " ")
         if isinstance(value, Mapping) and value and all(isinstance(entry, Mapping) for entry in value.values()):

@@ -1,8 +1,8 @@
 """The plan for a machine whose devices wait for the processes that issue their ops.
 
-Dispatch only delays ops, so every plan with dispatch is also a plan without dispatch. Bounds for the latter therefore
+Dispatch only delays ops, so every plan with dispatch is also a plan without dispatch. Bounds without dispatch therefore
 hold, and `dlplacer.problem.dispatch.least_step_s` adds another. The solvers ignore dispatch. So these candidates are
-replayed with dispatch, and the shortest replayed plan wins, even against shorter schedules:
+replayed with dispatch. The shortest replayed plan wins, whatever the lengths of the schedules:
 
 - every single device, for the default method;
 - the schedule of the method on the problem itself, which also gives the bound;
@@ -48,7 +48,7 @@ _SAME = 1e-9
 def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None = None) -> tuple[Plan | None, Outcome]:
     """The best plan of a method, or None, and the outcome of the method.
 
-    Raises InternalError if the bound is above the schedule.
+    Raises InternalError if the bound is above the schedule's makespan.
     """
     objective = problem.options.objective
     solve = SOLVERS[objective][method] if begin is None else partial(solve_from, begin)
@@ -103,7 +103,7 @@ class _ReplayedSearch:
         return None if self.best is None else plan_of(problem, *self.best, outcome, "", 0, {}), outcome
 
     def offer(self, schedule: ProblemSchedule | None) -> None:
-        """Replay placement and order of a schedule, of this problem or one with other times, and keep the best."""
+        """Replay placement and order of a schedule, which may be for other op times, and keep the best plan."""
         if schedule is not None:
             self._judge(schedule.device, schedule.order)
 
@@ -187,7 +187,7 @@ class _ReplayedSearch:
             kicks = 0 if self.makespan_s < begun_s else kicks % (2 * count) + 1
 
     def _move(self, random: Random, device: list[int], order: list[int]) -> None:
-        """Move ops of a run on one device, with their groups, to another device, or an op to another place."""
+        """Move a device's ops in part of the order, with their groups, to another device, or an op within the order."""
         problem, place = self.problem, random.randrange(len(order))
         op = order[place]
         if random.random() < 0.5:

@@ -19,9 +19,9 @@ from dlplacer.solvers.instance.schedule import Incumbent, Outcome, keeps_blocks_
 
 
 def placement_from(plan: Plan, problem: Problem) -> tuple[tuple[int, ...], str]:
-    """The placement that follows a plan, [op] → position of its device, and a text on how many ops do.
+    """The placement that follows a plan, [op] → position of its device, and a text on how many ops follow the plan.
 
-    An op goes to the plan's device of the op with the same id, of an op made from it, or of an op it was made from. A
+    An op goes where the plan has the op of its id, an op made from that op, or an op that it was made from. A
     colocation group goes to the device with most of its work. An op that the plan lacks goes to a device of its
     producers, or else of its readers. Devices are matched by name, then by type, then in order.
     """
@@ -55,7 +55,7 @@ def placement_from(plan: Plan, problem: Problem) -> tuple[tuple[int, ...], str]:
 
 
 def _wanted(plan: Plan, problem: Problem) -> Iterator[int | None]:
-    """For every op the position of its device in the plan; None if the plan lacks the op."""
+    """For every op, the position of the problem's device that matches its planned device; None if either is missing."""
     partner = _partners(plan.topology, problem.topology)
     home: dict[str, str] = {}
     for op in plan.graph.ops:

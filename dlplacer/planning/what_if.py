@@ -35,7 +35,7 @@ _BUSIEST, _LONGEST = 3, 3
 
 _MORE_MEMORY = 1.25
 _BASE_SHARE = 0.2
-"""Share of the budget for the plan itself; without it, changes would get the credit for longer search."""
+"""Share of the budget for the plan itself; without it, longer search would count as the gain of a change."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Answer:
     note: str = ""
 
     def gain(self, base_s: float) -> float | None:
-        """(base − step) ÷ base: the relative gain of the step found with the change; negative if it is longer."""
+        """(base − step) ÷ base: relative gain of the step found with the change; negative if that step is longer."""
         return None if self.makespan_s is None or not base_s else 1 - self.makespan_s / base_s
 
     def most(self, base_s: float) -> float | None:
@@ -201,7 +201,7 @@ class WhatWouldHelp(Shown):
 def solved_again(
     plan: Plan, seconds: float, graph: OpGraph | None = None, topology: Topology | None = None, **solving: Any
 ) -> Plan:
-    """The plan of a solve warm-started from a plan, for its own graph and machine unless others are given."""
+    """The plan of a new solve that starts from `plan`; `graph` and `topology` default to those of `plan`."""
     limit_s, graph, topology = max(seconds, 0.05), graph or plan.graph, topology or plan.topology
     return place(graph, topology, plan.options, time_limit_s=limit_s, warm_start=plan, **solving).plan
 
@@ -270,7 +270,7 @@ class Elsewhere:
     """The step with an op on another device.
 
     `makespan_s`: The shortest step found with the op there and all else free. `lower_bound_s`: The bound of that solve.
-    `kept`: Another op, which stays on the old device if the two are interchangeable, so that not all ops swap; or "".
+    `kept`: Another op, pinned to the old device if both devices are interchangeable, so that not all ops swap; or "".
     """
 
     op: str

@@ -38,7 +38,7 @@ class Dispatch:
         return any(self.seconds)
 
     def shares_interpreter(self, device: int) -> bool:
-        """True if ops of a synchronous device and ops of another one can delay each other."""
+        """True if ops of a synchronous device and ops of another device can delay each other."""
         mine = (self.process[device], False)
         others = zip(self.process, self.asynchronous, self.seconds, strict=True)
         return not self.asynchronous[device] and any(
@@ -102,10 +102,10 @@ def least_step_s(problem: Problem, dispatch: Dispatch) -> float:
     """Seconds that no plan of a problem can beat, because a process issues one op at a time.
 
     An op k occupies its process p for c(k, p) seconds. If it is issued ahead, c is the dispatch time. Otherwise c is
-    the lesser of dispatch time and its own time: the next op of the process starts after the dispatch time on another
-    device, and after op k on the same one. So Σ c(k, p) ≤ T over the ops of p. Every op is on some process, so ``T · Σ
-    w(p) ≥ Σ over k of min over p of w(p) · c(k, p)`` for any weights w(p) ≥ 0. Here w(p) is 1 ÷ the least dispatch time
-    of the process. If all ops are issued ahead, the last one issued still runs afterwards.
+    the lesser of the dispatch time and the op's own time: on another device the process's next op starts after the
+    dispatch time, on the same device after op k. So Σ c(k, p) ≤ T over the ops of p. Every op is on some process, so
+    ``T · Σ w(p) ≥ Σ over k of min over p of w(p) · c(k, p)`` for any weights w(p) ≥ 0. Here w(p) is 1 ÷ the least
+    dispatch time of the process. If all ops are issued ahead, the last one issued still runs afterwards.
     """
     least: dict[tuple[int, bool], float] = {}
     processes = list(zip(dispatch.process, dispatch.asynchronous, strict=True))

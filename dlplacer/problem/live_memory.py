@@ -81,7 +81,7 @@ def may_bind(problem: Problem) -> bool:
 
 
 def input_bytes(problem: Problem, op: int) -> dict[int, tuple[int, int]]:
-    """Producer of an op's inputs → bytes of the outputs that the op reads, and of the copies if these are sent."""
+    """Producer of an op's inputs → (bytes of the outputs that the op reads, bytes of their copies if they are sent)."""
     sent: dict[int, dict[str, int]] = {}
     read: dict[int, set[int]] = {}
     for edge in problem.graph.edges_into[problem.graph.ops[op].id]:

@@ -81,15 +81,15 @@ def routes_within(
 
 
 _MOST_ROUTES = 4
-"""Routes per device pair that solvers consider, each a literal per request and pair in the model; three fully joined
-devices have only two. Never tuned."""
+"""Routes that solvers consider per device pair; in the model each adds a literal per request and pair. Three fully
+joined devices have only two. Never tuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteSegment:
     """A segment of a route: its hops, the device where it ends, and ticks from the start to the tensor's arrival.
 
-    `holds` has (link direction, offset from the segment's start, ticks), in whole ticks within the exact times.
+    `holds` has (link direction, offset from the segment's start, length) in ticks, rounded to lie within the exact use.
     """
 
     hops: tuple[Hop, ...]
@@ -171,13 +171,13 @@ class RouteTable:
         return tuple(self._segment(tuple(hops), size) for hops in segments)
 
     def within(self, size: int, source: int, target: int, most_ticks: int, most: int) -> tuple[TimedRoute, ...] | None:
-        """All routes between two devices of at most `most_ticks`, sorted by delay; None if more than `most`."""
+        """All routes of at most `most_ticks` between two devices, by delay; None if over `most` or too many to list."""
         if not self.chooses:
             return tuple(route for route in (self.quickest(size, source, target),) if _ticks(route) <= most_ticks)
         if self._route_segments is None:
             return None
         number, pair = self.problem.topology.device_index, self._pair(source, target)
-        # Every segment is rounded down, so the slower of two routes may have fewer ticks, by one a segment.
+        # Every segment is rounded down, so the slower of two routes may have fewer ticks, by up to one per segment.
         rounding = len(number)
         only_least = self.problem.options.routing == "shortest"
         if only_least:

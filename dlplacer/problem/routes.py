@@ -23,7 +23,7 @@ Route = tuple[str, ...]
 def link_holds(
     topology: Topology, hops: Iterable[Hop], size_bytes: int, delay: str, number: Callable[[float], Number]
 ) -> list[tuple[Hop, Number, Number]]:
-    """[hop] → link direction that a tensor holds, and first and last second of the hold; the last end is the arrival.
+    """[hop] → (link direction, begin and end in seconds of the tensor's use of it); the last end is the arrival.
 
     With cut-through a tensor streams through all links at once at the narrowest link's rate: it holds each for bytes ÷
     min B(l) + Σ L(l). With store-and-forward it passes from link to link (eq. 11): it holds each in turn for bytes ÷
@@ -136,7 +136,7 @@ def segments(topology: Topology, route: Route) -> Iterator[Route]:
 
 
 def _direct_routes(topology: Topology) -> _Choices:
-    """Candidates for the quickest cut-through routes between devices through routers only.
+    """Candidates for the quickest cut-through route of each device pair, through routers only.
 
     For every rate, the route of least latency over links of at least this rate: no other route can have less delay.
     """

@@ -249,7 +249,7 @@ tie."""
 
 
 class ResourceUse(NamedTuple):
-    """A use of a disjunctive resource (device or link direction): in ticks, and as offset and length in any unit."""
+    """A use of a device or link direction: its ticks, its offset from the activity's start, and its length."""
 
     resource: int
     from_tick: int
@@ -259,14 +259,14 @@ class ResourceUse(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """An op, a route segment of a transfer, or a moment that others wait for.
+    """An op, a route segment of a transfer, or a moment that other activities wait for.
 
     Attributes
     ----------
     key
-        Its ticks and numbers to break ties: a step comes after all that it waits for.
+        Start tick, end tick, and numbers that break ties: a step sorts after every step that it waits for.
     after
-        (step, lag): it starts no earlier than `lag` after the start of that step.
+        (step, lag): the activity starts no earlier than `lag` after the start of that step.
     takes, frees
         The device where it takes memory, or -1, and the devices where its end may free some.
     release
@@ -285,8 +285,8 @@ class Activity(NamedTuple):
 def earliest(steps: Sequence[Activity], waits_for_memory: bool) -> list[float]:
     """[step] → its start, with the order of the ticks kept on every resource.
 
-    With `waits_for_memory`, a step also waits for all steps that, in ticks, end on its device before it starts. Tensors
-    live at its start were then live at its tick, so memory that sufficed in ticks suffices even with earlier starts.
+    With `waits_for_memory`, a step also waits for all steps that, in ticks, end on its device before it starts. Then
+    all tensors live at its start were live at its tick, so memory that sufficed in ticks still suffices.
     """
     after = [list(step.after) for step in steps]
     keys = [step.key for step in steps]
@@ -335,7 +335,7 @@ def earliest(steps: Sequence[Activity], waits_for_memory: bool) -> list[float]:
 def realise(
     problem: Problem, device: Sequence[int], start: Sequence[int], transfers: Sequence[ScheduledTransfer]
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
-    """Ops and transfers in seconds, in the order of their ticks on every device, every link and every host process.
+    """Ops and transfers with times in seconds; every device, link and host process keeps the order of the ticks.
 
     Memory that suffices in ticks also suffices here, however long ops wait for their processes: see `earliest`. There
     must be a transfer of each request to every device that reads it, except the producer's.
@@ -426,7 +426,7 @@ class _Activities:
         return found
 
     def _barrier(self) -> Activity:
-        """The activity that ends with all ops before the barrier; its last rank lets dependencies break ties."""
+        """The activity that ends with all ops before the barrier, and sorts after these ops if ticks are equal."""
         before = [op for op in range(self.problem.op_count) if op not in self.problem.behind_barrier]
         last = max((self.end[op] for op in before), default=0)
         rank = max((self.rank[op] for op in before), default=-1)

@@ -19,7 +19,7 @@ INPUT, TRANSFER, DEVICE, BARRIER, PRODUCER, RELAY, LINK = range(7)
 class ScheduleArc:
     """Event `after` cannot start before event `before` has ended, for the reason `why`.
 
-    `gap_s` is the seconds between the two; it is negative only in a recorded step, whose clocks err. `freed_s` is the
+    `gap_s` is the seconds between the two; it is negative only in a recorded step, from clock errors. `freed_s` is the
     time at which `before` releases `after`: the end of `before`, or of its use of a link.
     """
 
@@ -57,7 +57,7 @@ class ScheduleArcs:
 
     @cached_property
     def latest_before(self) -> list[ScheduleArc | None]:
-        """[event] → its arc of smallest gap, from the event that it waited for or that would delay it next; or None."""
+        """[event] → the arc of smallest gap that leads to the event; None if no arc does."""
         best: list[ScheduleArc | None] = [None] * len(self.spans)
         for arc in self.arcs:
             known = best[arc.after]

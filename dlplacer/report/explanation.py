@@ -1,4 +1,4 @@
-"""The causes of a plan's step time: critical path, limit of its bound, idle devices, the longest transfers."""
+"""The causes of a plan's step time: critical path, limit of the lower bound, idle devices, longest transfers."""
 
 from collections import defaultdict
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The uses of a plan's links by its transfers."""
+"""When each transfer of a plan uses each link."""
 
 from dataclasses import dataclass
 
@@ -19,14 +19,14 @@ class LinkUse:
 def link_uses(plan: Plan) -> dict[tuple[str, str], list[LinkUse]]:
     """Used link direction → its uses by start time; directions come in the topology's order.
 
-    Cut-through holds all links of a segment together; store-and-forward, one after another (Pal et al. 2019, eq. 11).
+    Cut-through uses all links of a segment at once, store-and-forward one after another (Pal et al. 2019, eq. 11).
     """
     ends = ((link.source, link.target) for link in plan.topology.links)
     uses: dict[tuple[str, str], list[LinkUse]] = {hop: [] for pair in ends for hop in (pair, pair[::-1])}
     for transfer in plan.transfers:
         for part, segment in enumerate(transfer.segments):
             held = link_holds(plan.topology, segment.route, transfer.bytes, plan.options.delay, float)
-            # A plan file may round times, so no link is held beyond its segment's end, and the last one until that end.
+            # A plan file may round times, so no use outlasts the segment, and the last link is used to the end.
             for hop, (_, begin_s, until_s) in zip(segment.route, held, strict=True):
                 here_s = min(segment.start_s + begin_s, segment.end_s)
                 there_s = segment.end_s if until_s == held[-1][2] else min(segment.start_s + until_s, segment.end_s)

@@ -43,7 +43,7 @@ def outermost(paths: Iterable[Path], most: float) -> Callable[[Path], Path]:
 
 
 def short_names(blocks: Iterable[str]) -> dict[str, str]:
-    """Block → the shortest unique end of its path that begins with no number, in the order given.
+    """Block → the shortest unique end of its path that begins with no number, in the order of `blocks`.
 
     ``encoder.layer.0`` becomes ``layer.0``, or keeps its full name if there is a ``decoder.layer.0``.
     """
@@ -59,7 +59,7 @@ def _ends(path: str) -> list[str]:
 
 
 def _moments(plan: Plan, blocks: Mapping[str, Path]) -> Mapping[Path, float]:
-    """Block → the mean start of its forward ops, weighted by duration; infinite for a block without any."""
+    """Block → the mean start of its forward ops, weighted by duration; infinite for a block without forward ops."""
     weight: dict[Path, float] = defaultdict(float)
     moment: dict[Path, float] = defaultdict(float)
     for entry in plan.ops:

@@ -17,7 +17,7 @@ class ArcDelays(NamedTuple):
     """Delays of an arc over the device pairs that its two ends may use.
 
     `least` is the least delay, 0 if the ends may share a device. `cut` is the least delay between different devices,
-    `FAR` if no route joins any. `mean` is over the pairs of different devices that a route joins.
+    `FAR` if no route joins any two. `mean` is over the pairs of different devices that a route joins.
     """
 
     least: int
@@ -100,9 +100,9 @@ _NO_PRICE = 1e-9
 """Replaces a price of 0, whose product with the infinite duration on a forbidden device is undefined."""
 
 _UNITS, _ROUNDS, _STEP = 2**10, 100, 4.0
-"""For multiplicative weights (Arora, Hazan and Kale 2012): whole units of the highest price, so that rounding changes
-prices by 0.1 %; number of steps, with whose square root the error falls; factor on the load in the exponent, divided by
-the square root of the step's number. All prices give valid bounds."""
+"""For multiplicative weights (Arora, Hazan and Kale 2012): the highest price in whole units, so that rounding changes
+prices by 0.1 %; the number of steps, as the error falls with its square root; the factor on the load in the exponent,
+which is divided by the square root of the step's number. All prices give valid bounds."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Prices:
     cost: Ints
 
     def ticks(self, cost: Ints, delay: Ints | int = 0) -> Ints:
-        """Least time in which the devices can do work that costs `cost`, if all used but one lose `delay` ticks.
+        """Least time in which the devices do work that costs `cost`, if all used devices but one lose `delay` ticks.
 
         Proof: a set U of used devices with total price N(U) and highest price m offers at most N(U)·T − (N(U) −
         m)·delay. For given m the T that suffices is monotone in N(U). Hence T is least if U is the device of
@@ -188,8 +188,8 @@ def interval_areas(instance: Instance, prices: Prices, most_pivots: int) -> Inte
     """Area bounds on the ops between any two pivots, and before and after each pivot.
 
     Proof: for u before v, the ops after u and before v all run between the end of u and the start of v, so
-    `Prices.ticks` of their cost fits there. A device other than u's starts its first such op no earlier than the least
-    delay of any device-changing arc from u or an op after u: on a path from u to that first op, some arc enters the
+    `Prices.ticks` of their cost fits there. A device other than u's loses at least the least delay of a
+    device-changing arc from u or an op after u: on a path from u to the device's first such op, some arc enters the
     device. The same holds backwards from v. So all used devices but one lose the sum of the two delays.
     """
     order = np.array(instance.order)

@@ -55,7 +55,7 @@ def _single(problem: Problem, budget: Budget) -> Outcome:
 
 
 def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
-    """The best schedule that CP-SAT finds for the program of Pal et al. 2019, timed under the problem's rules."""
+    """The best schedule that CP-SAT finds for the ILP of Pal et al. 2019, timed under the problem's rules."""
     built = within(lambda: not budget.left_s, partial(build_dlplacer_model, problem))
     if built is None:
         return Outcome(None, 0)

@@ -160,7 +160,7 @@ class OuterOptimizer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The state with which this rank resumes bit by bit, together with the states of model and inner optimizer."""
+        """The state with which this rank resumes bitwise, together with the states of model and inner optimizer."""
         state: dict[str, Any] = {"steps": self.steps, "synchronisations": self.synchronisations, "centre": None}
         if self._started:
             waiting = self._own.clone() if self._waiting and self._own is not None else None

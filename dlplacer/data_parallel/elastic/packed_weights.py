@@ -126,7 +126,7 @@ class PackedWeights:
             part.tensor.copy_(part.of(vector))
 
     def add(self, vector: Tensor, parts: Sequence[PackedTensor] | None = None, factor: float = 1.0) -> None:
-        """Add a vector, times a factor, to the float tensors."""
+        """Add a vector, times a factor, to the float tensors, or only to `parts`."""
         for part in self.floats if parts is None else parts:
             part.tensor.add_(part.of(vector).to(part.tensor.device), alpha=factor)
 

@@ -73,7 +73,7 @@ def _some_curvature_converges(recursion: ElasticRecursion) -> bool:
 
 
 def _local_step(shrink: Array, recursion: ElasticRecursion) -> Array:
-    """[n, 2, 2]: the map of weight and velocity in a step of SGD (eq. 3 and 4)."""
+    """[n, 2, 2]: the map of weight and velocity in a step of SGD (You, Buluç and Demmel 2017, eq. 3 and 4)."""
     momentum = recursion.momentum
     step = np.empty((len(shrink), 2, 2))
     step[:, 1, 0], step[:, 1, 1] = -shrink, momentum

@@ -23,7 +23,7 @@ Training = Callable[..., Iterator[float]]
 
 @dataclass(frozen=True)
 class EpochCount:
-    """Epochs of every seed with `workers` mini-batches per step; None if the goal was not reached in time."""
+    """Epochs of every seed with `workers` mini-batches per step; None for a seed that missed the goal."""
 
     workers: int
     epochs: tuple[float | None, ...]
@@ -199,7 +199,7 @@ def measure_epochs(
     train
         `EmulatedWorkers` for a torch model, or a function that runs the rounds of an epoch with `delayed_updates`. With
         a codec or a period it also gets ``codec=`` and ``period=``. It decides all else that depends on the batch size:
-        Pal et al. 2019 scale the learning rate linearly with the number of workers.
+        for example, Pal et al. 2019 scale the learning rate linearly with the number of workers.
     batches
         Batch sizes to train with, in mini-batches per step: numbers of data-parallel workers.
     reached

@@ -91,10 +91,10 @@ class PlannedBuckets:
 
 
 def plan_buckets(gradients: Sequence[Gradient], line: AlphaBeta, cap_bytes: int | None = None) -> PlannedBuckets:
-    """The caps of least makespan.
+    """The caps of least makespan, with the buckets that DDP builds from them.
 
-    With one dtype, the caps are optimal over all contiguous groups. All dtypes share one list of caps; with several
-    dtypes it is the best of the lists that are optimal for one dtype and of the lists with one cap.
+    With one dtype, the caps are optimal over all contiguous groups. All dtypes share one list of caps. With several
+    dtypes, this list is the best of the lists that are optimal for one dtype, and of the lists of one cap.
 
     Parameters
     ----------

@@ -66,8 +66,8 @@ class GroupPlan:
     def ddp_kwargs(self) -> dict[str, Any]:
         """Arguments of `DistributedDataParallel` that make it build the planned buckets.
 
-        The buckets hold from the second step on, when DDP knows the order in which gradients become ready. If some
-        parameters get no gradient, the arguments include ``static_graph``, and the buckets hold from the third step.
+        DDP uses the buckets from the second step on, when it knows the order in which gradients become ready. If some
+        parameters get no gradient, the arguments include ``static_graph``, and DDP uses the buckets from the third on.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """A model as a chain of layers whose parameters are sent over one channel, and its grouping of least makespan.
 
-Let P_l be the transfers of layers 1..l, and S_j the computation of layers after j. Let W(j) be the least makespan of
-layers after j if channel and device are free at time 0. The first group (j, l] delays later groups by its transfer, so
+Let T_s be the start-up time of a message, P_l the transfers of layers 1..l, S_j the computation of layers after j, and
+W(j) their least makespan if channel and device are free at time 0. The first group (j, l] delays later groups, so
 
     W(L) = 0,    W(j) = min over j < l ≤ L of  T_s + P_l − P_j + max(S_j, W(l)),    optimum = W(0).
 
@@ -28,7 +28,7 @@ class LayerChain:
     """Layers 1..L in the order of the forward pass.
 
     Forward: a group of layers is pulled, then its layers compute. Backward: layers compute from L down to 1, and a
-    group is pushed when its gradients are finished. Time reversal maps one to the other, so one solver serves both.
+    group is pushed when its gradients are finished. Time reversal swaps the directions, so one solver serves both.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class LayerChain:
     names
         Names of the layers; may be empty.
     dtypes
-        Dtypes of their parameters, if layers of different dtypes cannot share a group; empty if they can.
+        Dtypes of the layers' parameters, if layers of different dtypes cannot share a group; empty if they can.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def makespan_s(chain: LayerChain, cuts: Sequence[int], direction: str = "forward
 
 
 def best_groups(chain: LayerChain, cap_bytes: int | None = None) -> tuple[int, ...]:
-    """Last layers of the groups of least makespan and, among equals, the fewest groups, in O(L log L).
+    """Last layer of every group in the grouping of least makespan, with the fewest groups among equals; O(L log L).
 
     A grouping has a makespan of at most M if and only if k·T_s + P_l + S_j ≤ M for every k-th group (j, l]. A longer
     group leaves fewer messages and less computation for later groups, so the longest possible group is optimal.
@@ -162,8 +162,8 @@ def best_groups(chain: LayerChain, cap_bytes: int | None = None) -> tuple[int, .
 def least_makespan_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
     """The least makespan W(0) in seconds, in O(L).
 
-    W does not rise with j, so W(l) ≤ S_j holds from some l on. Of these candidates the first is best; before it, the
-    best is the least W(l) + P_l in a window whose ends only move to the left, kept in a monotone queue.
+    W does not rise with j, so W(l) ≤ S_j holds from some l on. Of these l, the first is best. Of the earlier l, the one
+    of least W(l) + P_l is best; it is in a window whose ends only move to the left, kept in a monotone queue.
     """
     count, sent_s, after_s = chain.layer_count, chain.transfers_before_s, chain.compute_after_s
     reach = chain.reach(cap_bytes)

@@ -1,4 +1,4 @@
-"""One bucket of gradients: its layout of encoded and whole tensors, and their encoding and decoding."""
+"""One bucket of gradients: its layout, and the encoding and decoding of its tensors (equations: Wen et al. 2017)."""
 
 import struct
 import threading
@@ -128,7 +128,7 @@ class BucketCodec:
         return self.group.size()
 
     def buffer(self, use: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """A tensor for one use, which is the same in every step and initially zero."""
+        """The tensor for a use: the same tensor in every step, initially zero."""
         if use not in self._buffers:
             self._buffers[use] = torch.zeros(*shape, dtype=dtype, device=device)
         return self._buffers[use]
@@ -162,7 +162,7 @@ class BucketCodec:
                     flat[span.place] = exact[span.place]
 
     def nonzero(self) -> int:
-        """Number of nonzero codes in this rank's last message; code + 1 is odd only for 0."""
+        """Number of nonzero codes in this rank's last message; only code 0 sets the low bit."""
         if self.planes is None:
             return 0
         bits = torch.arange(32, dtype=torch.int32, device=self.planes.device)

@@ -31,7 +31,7 @@ def sharded_units(model: nn.Module) -> Iterator[tuple[FSDPModule, list[tuple[nn.
 
 
 def ternary_reduce_scatter(model: nn.Module, state: TernaryState) -> None:
-    """Let a model that fully_shard has sharded send its gradients with two bits per element.
+    """Make a model that is sharded by fully_shard send its gradients with two bits per element.
 
     `TernaryState` selects the parameters sent in full precision. If a parameter of a unit has no gradient in a step,
     the unit is reduced in full precision, because PyTorch does not report which gradient is missing.

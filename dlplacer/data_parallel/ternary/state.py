@@ -89,7 +89,7 @@ class TernaryState:
         variance if ranks differ; the transport ``sums`` always shares scalers.
     min_numel
         Parameters with fewer elements are sent in full precision. The last layer (section 3.2) and parameters that are
-        not floating-point are always sent so.
+        not floating-point never become codes.
     exclude
         Names of other parameters to send in full precision, or patterns of names such as ``"embed.*"``.
     transport

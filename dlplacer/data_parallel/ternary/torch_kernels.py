@@ -1,4 +1,4 @@
-"""The codec in plain PyTorch, on any device: random codes, and small integers as planes of bits.
+"""The codec in plain PyTorch, on any device: random codes (Wen et al. 2017), and small integers as planes of bits.
 
 Planes hold blocks of 2,048 integers. Element i of a block is bit i ÷ 64 of word i mod 64 in every plane, so that all
 loops over words are vectorised.
@@ -22,7 +22,7 @@ DRAW_BITS = 24
 def draw(
     values: torch.Tensor, limit: torch.Tensor, scaler: torch.Tensor, key_0: int, key_1: int, codes: torch.Tensor
 ) -> None:
-    """Fill `codes` (int8) with the sign of each element with probability min(|g|, limit) ÷ scaler, else 0 (eq. 1–3).
+    """Fill `codes` (int8): an element's sign with probability min(|g|, limit) ÷ scaler, else 0 (eq. 1–3).
 
     Parameters
     ----------

@@ -145,7 +145,7 @@ def _require_plannable(model: Any) -> None:
 
 
 def _name_nodes(graph: Any) -> None:
-    """Make node names unique; names that already are stay."""
+    """Make node names unique; names that are already unique stay."""
     taken = {each.name for each in (*graph.node, *graph.input, *graph.initializer)}
     seen: set[str] = {""}
     for number, node in enumerate(graph.node):

@@ -16,7 +16,7 @@ from dlplacer.files.formats import structure_sha256
 from dlplacer.frontend.onnx.onnx_values import MICROSOFT, OnnxFile, data_inputs, free_name, reads, specs_of, values_of
 
 _ENDLESS = 2**31
-"""Iteration limits from here on count as none: exporters of ``while`` give a loop the largest integer."""
+"""Iteration limits of at least this number count as none: exporters of ``while`` give a loop the largest integer."""
 _VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
 _READ_IN_PART = frozenset(("Gather", "GatherElements", "GatherND", "Slice"))
 """Ops that read only the returned part of their first input: an embedding reads the rows of its tokens."""
@@ -35,7 +35,7 @@ class NodeWork(NamedTuple):
 
 
 def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, int]) -> NodeWork:
-    """The work of a node of a model after shape inference, or of one of its subgraphs.
+    """The work of a node in a model, or in a subgraph of the model, after shape inference.
 
     `specs`: shapes of values visible to the node; `numbers`: name → whole number in the file. An If counts as much as
     its largest branch. A Loop's body counts once per element of a stacked output, else up to its limit, else once.

@@ -1,1 +1,1 @@
-"""A torch job → its graph of ATen ops, and the executable graph that it came from."""
+"""A torch job → its graph of ATen ops, and the executable code of these ops."""

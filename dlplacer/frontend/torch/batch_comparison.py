@@ -60,8 +60,8 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     Both steps run in plain PyTorch on the job's own tensors, or on random ones if some have no data; every random op
     returns constants. `likely_cuts` are tried in turn; losses of micro-batches are joined as a mean, else a sum, else a
     mean weighted by counts of tokens or class weights. A correct cut is confirmed on the same values in other orders.
-    Batch norm in training mode is accepted: a warning gives its change, and the rest is compared in evaluation mode. If
-    every cut changes the results beyond rounding, a CaptureError is raised unless `allow_other_loss`.
+    Batch norm in training mode is accepted: a warning states the change, and the rest is compared in evaluation mode.
+    If every cut changes the results beyond rounding, a CaptureError is raised unless `allow_other_loss`.
     """
     if job.mode != "train":
         raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
@@ -105,8 +105,8 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
 def likely_cuts(job: Job, count: int) -> list[BatchCut]:
     """Cuts of a job's inputs into `count` equal parts, the most plausible first.
 
-    A candidate is a dimension, 0 or 1, and its size; sizes of most inputs come first. Each input is cut along a
-    dimension of that size, preferably the candidate's. In variants, one input is cut along the other or not at all.
+    A candidate is a dimension, 0 or 1, and its size; sizes that most inputs have come first. Each input is cut along
+    a dimension of that size, preferably the candidate's. Variants cut one input along the other dimension or not.
     """
     shapes = [tuple(leaf.shape[:2]) if isinstance(leaf, torch.Tensor) else () for leaf in flat_inputs(job)]
     found: list[tuple[int | None, ...]] = []
@@ -129,7 +129,7 @@ def _not_compared(cut: BatchCut, reason: str) -> ComparedCut:
 
 
 def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple[ComparedCut | None, Difference]:
-    """The cut if also correct on shifted data, and its difference: dependent samples may share a part by chance."""
+    """The cut, or None if shifted data refute it, and a difference: dependent samples may share a part by chance."""
     for shift in _SHIFTS:
         # Shift the samples of each input by a different distance.
         def moved(leaf: torch.Tensor, position: int, shift: int = shift, cut: BatchCut = found.cut) -> torch.Tensor:
@@ -161,7 +161,7 @@ class _Steps:
         self.whole: dict[bool, tuple[float, list[Any]]] = {}
 
     def compared(self, cut: BatchCut) -> tuple[ComparedCut | None, Difference]:
-        """The cut with a joining that gives the whole batch's results, or None; and the difference of the mean."""
+        """The cut with a joining that gives the whole batch's results, or None; and the difference for equal shares."""
         parts = [part_of(self.job, number, cut) for number in range(self.count)]
         autocast, notes = self.job.autocast, tuple[str, ...]()
         change, losses = self._difference(parts, None)

@@ -52,7 +52,7 @@ def capture(
 ) -> OpGraph:
     """The dataflow graph of a step, without times; nothing is allocated.
 
-    `job` may be a Module, fx.GraphModule or ExportedProgram, for its inference graph on `args`. `whole_backward` keeps
+    If `job` is a Module, fx.GraphModule or ExportedProgram, the step is inference on `args`. `whole_backward` keeps
     a convolution's backward in one op; `colocate_backward` keeps every backward op on the device of its forward
     op. If the model cannot be captured, a CaptureError names the line and the way out.
     """

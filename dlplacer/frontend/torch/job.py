@@ -135,7 +135,7 @@ def loss_in(output: Any) -> Any:
 
 
 def loss_of(job: Job, module: Any = None, loss: Any = None) -> Any:
-    """The loss of a job's step in plain PyTorch, optionally with another module and loss of the same kind."""
+    """The loss of a job's step in plain PyTorch; `module` and `loss`, if given, replace the job's own."""
     called = job.module if module is None else module
     if job.loss is None:
         return loss_in(called(*job.args, *job.targets, **job.kwargs))

@@ -81,7 +81,7 @@ def strides_to_keep(node: fx.Node) -> tuple[int, ...] | None:
     value = node.meta.get("val")
     if is_view(node) or not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    # On every device products, and pointwise kernels of contiguous arguments, have contiguous results.
+    # On every device, results of products and of pointwise kernels on contiguous arguments are contiguous.
     read = [one for each in node.all_input_nodes if isinstance(one := each.meta.get("val"), torch.Tensor)]
     is_pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
     follows = is_pointwise and all(each.is_contiguous() and 0 not in each.stride() for each in read)

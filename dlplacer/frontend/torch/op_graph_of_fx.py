@@ -51,7 +51,7 @@ class _Builder:
             return
         source = node.args[0] if isinstance(node.args[0], fx.Node) else next(iter(node.all_input_nodes))
         op_id, output = self.home[source.name]
-        # Unpacking a split or unbind selects a view of the op's same output, not another output.
+        # Unpacking a split or unbind selects a view of the same output of the op, not another output.
         if node.target is operator.getitem and not nodes.is_view(source):
             output = nodes.picked_output(node)
         self.home[node.name] = op_id, output
@@ -102,7 +102,7 @@ class _Builder:
         return tuple(node.name for node in read)
 
     def _phase(self, node: fx.Node) -> str:
-        """The phase; a custom autograd.Function's backward, which torch does not tag, is inferred from its inputs."""
+        """A node's phase; torch does not tag the backward of a custom autograd.Function, so the inputs decide."""
         reads_backward = any(self.ops[self.home[read.name][0]].phase == "backward" for read in node.all_input_nodes)
         return "backward" if joint.is_backward(node) or reads_backward else "forward"
 

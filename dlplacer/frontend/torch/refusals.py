@@ -86,7 +86,7 @@ def require_fixed_shapes(graph: fx.Graph) -> None:
 
 
 def line_of(node: fx.Node) -> str:
-    """The line of user code that makes a traced value or first reads it, worded to end a phrase."""
+    """The line of user code that makes a traced value or first reads it, as `place_in_code` writes it."""
     around = (node, *node.all_input_nodes, *node.users)
     return place_in_code(next(filter(None, map(frames_of, around)), ()))
 
@@ -97,7 +97,7 @@ def frames_of(node: fx.Node) -> Sequence[Any]:
 
 
 def place_in_code(frames: Sequence[Any]) -> str:
-    """The last frame in user code, else the last in torch's modules, worded to end a phrase."""
+    """The last frame in user code, else in torch's modules, as " at FILE:LINE (TEXT)"; "" if there is none."""
     mine = [frame for frame in frames if not any(Path(frame[0]).is_relative_to(root) for root in _NOT_THE_USERS)]
     found = mine or [frame for frame in frames if Path(frame[0]).is_relative_to(_TORCHS_MODULES)]
     if not found:

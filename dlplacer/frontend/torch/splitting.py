@@ -40,7 +40,7 @@ _LETTERS = "bcdefghjklmnopqr"
 class Pattern:
     """One way to cut an op along an axis.
 
-    `inputs`: index of an argument, a tensor or list of tensors → the dimension along which a part reads a slice; other
+    `inputs`: index of an argument (one or more tensors) → the dimension along which a part reads a slice; the other
     arguments are read whole. `named`: the same for keyword arguments. `outputs`: [output] → the dimension along which
     the parts' results are concatenated, `SUM`, or None if there is no tensor or an empty one. `size_at`: index of the
     argument that gives the size of the cut dimension, as a number or a list of one.
@@ -65,8 +65,8 @@ def patterns_of(node: fx.Node) -> dict[str, Pattern]:
     """Axis → the pattern of the cut along it; empty for an op that cannot be cut.
 
     ``batch`` is dimension 0 and ``channel`` dimension 1 of the data, ``dim2`` the next; ``inner`` is the summed
-    (contracted) dimension of a matrix product. A weight gradient cut along ``batch`` is a sum of parts; cut along
-    ``channel``, it is exact. An op that draws random numbers, overwrites an argument, or mixes elements of different
+    (contracted) dimension of a matrix product. A weight gradient is a rounded sum of parts along ``batch``, and
+    exact along ``channel``. An op that draws random numbers, overwrites an argument, or mixes elements of different
     parts is never cut.
     """
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
@@ -80,10 +80,10 @@ def patterns_of(node: fx.Node) -> dict[str, Pattern]:
 
 
 def _signature(node: fx.Node, text: str, axes: str, size_at: int | None = None) -> Patterns:
-    """The cuts given by an einsum-like signature: ``bi,ic->bc`` is a matrix product.
+    """The cuts that an einsum-like signature allows: ``bi,ic->bc`` is a matrix product.
 
     A letter of `axes` is a dimension that can be cut; a result without it is a sum of parts. If a term ends in
-    a dot, dimensions count from the first, else from the last, with size 1 broadcast; an empty term is read whole.
+    a dot, dimensions count from the first, else from the last; size 1 is broadcast; empty terms mean whole arguments.
     """
     terms, results = (side.split(",") for side in text.split("->"))
     values = node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else (node.meta["val"],)
@@ -197,7 +197,7 @@ def _pool(node: fx.Node) -> Patterns:
 
 
 def _batch_norm(node: fx.Node) -> Patterns:
-    """Cuts along the channels, including the statistics; along the samples only if the statistics are given."""
+    """Cuts along the channels, including the statistics; along the samples only if running statistics are used."""
     yield from _signature(node, ".c.,c,c,c,c->.c.,c,c,c,c", "c")
     # A part's statistics differ from the batch's: the parts would compute another function.
     uses_given = "no_training" in str(node.target) or not argument(node, "training")
@@ -206,7 +206,7 @@ def _batch_norm(node: fx.Node) -> Patterns:
 
 
 def _batch_norm_backward(node: fx.Node) -> Patterns:
-    """Cuts along the channels; along the samples only if the statistics were given."""
+    """Cuts along the channels; along the samples only if running statistics were used."""
     for text, axis in (".c.,.c.,c,c,c,c,c->.c.,c,c", "c"), ("b.,b.->b.,-,-", "b"):
         read, results = text.split("->")
         # A gradient that is not requested is None, though its stand-in is a tensor.
@@ -358,7 +358,7 @@ class PieceTable:
             return reduce(lambda sum, part: self.insert(aten.add.Tensor, (sum, part), f"{like.name}_sum", like), parts)
         name, strides = f"{like.name}_{suffix}", like.meta["val"].stride()
         order = sorted(range(len(strides)), key=lambda place: (-strides[place], place))
-        # cat may not keep a permuted layout; permuting before and back after gives the strides that later views need.
+        # cat may not keep a permuted layout; permuting before cat, and back after it, gives the strides of later views.
         if order == sorted(order):
             return self.insert(aten.cat.default, (list(parts), dim), name, like)
         turned = [self.insert(aten.permute.default, (part, order), f"{part.name}_turned", like) for part in parts]
@@ -464,7 +464,7 @@ def parse_splits(rewrites: Sequence[str]) -> tuple[OpSplit, ...]:
 
 
 def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
-    """Split the named ops; parts with matching cuts exchange slices directly. A CaptureError lists an op's axes."""
+    """Split the named ops; parts with matching cuts exchange slices directly. CaptureError for a wrong op or axis."""
     wanted = {split.op: split for split in splits}
     nodes = list(graph.nodes)
     missing = sorted(wanted.keys() - {node.name for node in nodes if node.op == "call_function"})

@@ -27,7 +27,7 @@ _SMALL_BYTES = 2**16
 
 @record(frozen=True, slots=True)
 class Entry(Record):
-    """Median seconds of an op, and the number of measured ops."""
+    """Median seconds of the measured ops with one signature, and their number."""
 
     time_s: Seconds
     count: Annotated[int, Number(at_least=1, whole=True)] = 1
@@ -106,7 +106,7 @@ def merged(old: Calibration, new: Calibration) -> Calibration:
 def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, int]:
     """The graph with the calibrated times of the ops that the calibration has, and the number of these ops.
 
-    Other ops keep their time for this type, raised to the measured overhead of a call; ops of zero time stay.
+    Other ops keep their time for this type, raised to the measured overhead of a call; zero-time ops stay at 0.
     """
     signatures = {op.id: signature(graph, op) for op in graph.ops if op.attrs}
     known = {op: calibration.ops[name].time_s for op, name in signatures.items() if name in calibration.ops}

@@ -76,7 +76,7 @@ class CollectiveAlgorithm:
     """An algorithm of a collective over N devices.
 
     `ring_passes`: The number of times that parts of the vector go around a ring; 0 without a ring. On a machine the
-    ring takes the widest order of the devices instead of their ranks.
+    ring visits the devices in the widest order, not by rank.
     """
 
     collective: str

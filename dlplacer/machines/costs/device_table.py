@@ -37,8 +37,8 @@ class DeviceType:
     """A row of the device table.
 
     `flops_per_s`: Peak rate per dtype; float32 is always listed. `memory_bytes`: Size of its memory; None if it is the
-    host's. `links`: Number of its NVLinks or xGMI links; more in a row of ``nvidia-smi topo -m`` imply a switch.
-    `link_bytes_per_s`: Effective rate of one such link in one direction; 0 without any. `pcie`: Generation of its slot.
+    host's. `links`: Number of its NVLinks or xGMI links; if ``nvidia-smi topo -m`` lists more, there is a switch.
+    `link_bytes_per_s`: Effective rate of one such link in one direction; 0 if none. `pcie`: Generation of its slot.
     """
 
     flops_per_s: Mapping[str, float]

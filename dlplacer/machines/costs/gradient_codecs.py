@@ -29,7 +29,7 @@ CollectiveCosts = Mapping[str, AlphaBeta]
 class GradientExchange:
     """A codec for gradients, and the collectives that carry its codes.
 
-    `wire_bits`: Number of workers → (collective, bits per element of its full vector), in series. `passes`: Number of
+    `wire_bits`: Workers → (collective, its full vector's bits per gradient element), in series. `passes`: Number of
     workers → passes over the float32 gradient in device memory, which are assumed to be the whole cost of coding.
     `pass_s_per_byte`: Seconds of one pass per byte of float32 gradient; 0 makes coding free.
     """

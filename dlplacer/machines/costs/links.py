@@ -133,11 +133,11 @@ _WORTH_SHARE = 0.25
 
 
 Ring = tuple[tuple[str, ...], float]
-"""Devices that each send to the next, the last to the first, and the bytes per second of the hops in parallel."""
+"""The devices in the order of a ring, and the bytes per second of each hop while all hops send."""
 
 
 def hops(order: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The pairs of a ring that send to each other."""
+    """The (sender, receiver) pairs of a ring."""
     return zip(order, (*order[1:], order[0]), strict=True)
 
 

@@ -81,8 +81,8 @@ def _parts(op: Op) -> list[Op]:
 def rates_of(device: Device) -> Rates | None:
     """The rates of a device, or None if neither the topology nor the device table gives any.
 
-    The topology's own rates take precedence over the table: one number replaces all rates of the type, an object only
-    those of the dtypes that it lists. The overhead of an asynchronous device is its `dispatch_s`, if given. Otherwise
+    The topology's own rates take precedence over the table: one number replaces all rates of the type; an object
+    replaces only its dtypes' rates. The overhead of an asynchronous device is its `dispatch_s`, if given. Otherwise
     the overhead is that of the kind, GPU or core, even if the table lacks the type.
     """
     table = DEVICE_TABLE.get(device.type)

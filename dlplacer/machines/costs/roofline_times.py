@@ -16,8 +16,7 @@ def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
     """The graph with a time for every op on every device type of the topology where the op may run.
 
     Times in the graph are kept, and the roofline gives the missing ones. An op whose rates are not known stays without
-    a time (`dlplacer.problem.problem.build_problem` reports that). If nothing is missing, the same
-    object comes back.
+    a time (`dlplacer.problem.problem.build_problem` reports that). If no time is added, `graph` itself is returned.
 
     Raises InputError if two devices of one type have different rates.
     """
@@ -57,7 +56,7 @@ def with_roofline_times(graph: OpGraph, device_type: str) -> OpGraph:
 
 
 def required_time_s(op: Op, device_type: str) -> float:
-    """Δ(k) in seconds on a type of device."""
+    """The op's time Δ(k) in seconds on a device type; raises InputError if it has none."""
     time_s = op.time_on(device_type)
     if time_s is None:
         raise InputError(

@@ -20,8 +20,8 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
 
     The content decides the format; a new format needs a module and a line here.
 
-    `device_type`: Type or product name of all GPUs, and of a node-link graph's devices without a type: ``V100`` or
-    ``A100-SXM4-40GB``, with memory and rates from the device table; or one for each: ``A40,A40,T4``.
+    `device_type`: Type or product of all GPUs (``V100``, ``A100-SXM4-40GB``), or one for each (``A40,A40,T4``). In a
+    node-link graph it applies to devices without a type. Memory and rates come from the device table.
 
     Raises InputError if the file cannot be read or the device table lacks the type, and FileFormatError, with the
     place, if its content has none of these formats.

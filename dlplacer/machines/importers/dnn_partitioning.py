@@ -89,7 +89,7 @@ def import_graph(path: Path) -> OpGraph:
 def topology_of_workload(value: Any, where: str, name: str) -> Topology:
     """The machine of a workload: accelerators and CPUs on one bus, at the rate that the file's costs and sizes imply.
 
-    Layer graphs have costs of a thousandth of the time at 2 GiB/s. These are kept because published results use them.
+    In layer graphs the costs are a thousandth of the time at 2 GiB/s; they are kept because published results use them.
     """
     return built(where, _topology, validated(value, _Workload, where), name)
 

@@ -40,7 +40,7 @@ class LineFit:
 
 
 def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYTES_PER_S) -> LineFit:
-    """The α-β line of least relative squares through `times_s`, bytes → seconds; it is flat if time hardly grows.
+    """The α-β line with the least squared relative errors for `times_s` (bytes → seconds); flat if time hardly grows.
 
     A delayed copy adds at most 1 to the sum of squares, however long its delay.
 
@@ -69,10 +69,10 @@ def measured(
 
     A link between two devices takes the fit of copies between them. A link from a device to a router takes the fit of
     copies to the host; links to switches and between routers keep their figures. A link whose copies contradict each
-    other three times keeps the assumed figures, for the reason in ``meta.refused``; ``meta.measured`` has other fits.
+    other three times keeps the assumed figures; ``meta.refused`` has the reason. ``meta.measured`` has other fits.
 
     `shared_memory`: True if the devices are cores, which pass pointers: copies between two of them are timed, and the
-    link of each to their router takes half of the latency.
+    link of a core to its router takes half of the latency.
     """
     links = [_measured_link(topology, link, timer, sizes_bytes, shared_memory) for link in topology.links]
     count = sum("measured" in link.meta for link in links)

@@ -38,8 +38,8 @@ def parse_nccl_xml(text: str, where: str, name: str, device_type: str | None) ->
     A GPU without a given type takes the usual one of its compute capability or gfx number, because the file holds
     nothing more about it; ``meta.assumed`` says so.
 
-    Raises FileFormatError if the text is no such file (with the line), has a document type, which could define
-    entities, or has GPUs of which only some are given types or with NVLinks that their type lacks.
+    Raises FileFormatError if the text is no such file (with the line) or has a document type, which could define
+    entities; if only some GPUs are given types; or if a GPU has NVLinks that its type lacks.
     """
     if re.search(r"<!\s*(DOCTYPE|ENTITY)", text, re.IGNORECASE):
         raise FileFormatError(where, ["a DOCTYPE or ENTITY is not accepted; NCCL writes none: remove it"])

@@ -43,7 +43,7 @@ def link_figures(device_type: str) -> DeviceType:
 
 
 def nvlinks(ends: Iterable[tuple[Device, Device | str, int]], latency_s: float = NVLINK_LATENCY_S.value) -> list[Link]:
-    """The NVLinks or xGMI links for (GPU, other GPU or router, count); the slower GPU decides their rate.
+    """The NVLinks or xGMI links for each (GPU, other GPU or router, number of links); the slower GPU decides the rate.
 
     Raises InputError if the type of a GPU has no such links.
     """
@@ -115,7 +115,7 @@ def given_types(text: str | None, devices: Sequence[str]) -> dict[str, str | Non
 
 
 def _numbered(text: str) -> list[str]:
-    """The types of ``0-2=A40,3=T4`` by number; an empty list if a number is missing or given twice."""
+    """The types in ``0-2=A40,3=T4``, in order of the devices' numbers; empty if a number is missing or occurs twice."""
     found, numbers = list[tuple[int, str]](), list[int]()
     for part in text.split(","):
         span, _, name = part.rpartition("=")
@@ -131,7 +131,7 @@ def _numbered(text: str) -> list[str]:
 
 
 def _required(name: str) -> str:
-    """The name, with its memory figure, if it means a type of GPU; raises InputError otherwise."""
+    """The name, stripped, if the device table has it as a GPU; raises InputError otherwise."""
     if known_type(name) in (None, CORE):
         raise InputError(
             f"{unknown_type(name)} Or leave the type out, and write memory_bytes, flops_per_s and memory_bytes_per_s "

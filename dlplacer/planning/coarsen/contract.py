@@ -62,7 +62,7 @@ def contract(
     """The graph in which every group is one op, whose `origin` lists the members in execution order.
 
     Times, FLOPs and bytes accessed are sums, because the members still run in series. Outputs that only members read
-    count as workspace, by their peak. Colocation groups that meet in a contracted op become one.
+    count as workspace, by their peak. Colocation groups that share a contracted op are merged.
 
     `groups`: Id → members, at least one; if another op has the id, ``#2`` is appended. `together`: Op → label; ops of
     one label are colocated, even across groups.
@@ -155,7 +155,7 @@ def _joined(graph: OpGraph, key: str, members: Sequence[str], kind: str, outputs
 
 
 def _joined_times(ops: Sequence[Op]) -> float | Mapping[str, float] | None:
-    """The sum of the members' times, by device type if any time is; None if no type has a time for every member."""
+    """The sum of times, by device type if any member's is; None if no device type has a time for every member."""
     if all(isinstance(op.time_s, (int, float)) for op in ops):
         return sum(op.time_on("") or 0.0 for op in ops)
     types = dict.fromkeys(kind for op in ops if isinstance(op.time_s, Mapping) for kind in op.time_s)
@@ -193,7 +193,7 @@ def _common_path(paths: Sequence[str | None]) -> str | None:
 
 
 def _colocation(graph: OpGraph, owner: Mapping[str, str], together: Mapping[str, str]) -> dict[str, str]:
-    """Op of the contracted graph → its colocation group, if any; groups that meet in an op are merged."""
+    """Op of the contracted graph → its colocation group, if any; groups that share an op are merged."""
     held: dict[str, str] = {}
     meetings = nx.Graph()
     for op in graph.ops:
@@ -224,7 +224,7 @@ def _free_names(ops: Sequence[Op]) -> dict[str, str]:
 def _edges(
     graph: OpGraph, owner: Mapping[str, str], outputs: Mapping[str, Outputs], names: Mapping[str, str]
 ) -> Iterator[Edge]:
-    """Edges between different ops: each tensor once per reader; edges without bytes only between ops not yet joined."""
+    """Edges between different ops: each tensor once per reader; edges without bytes only if no tensor joins the ops."""
     seen: set[tuple[str, str]] = set()
     orders: dict[tuple[str, str], Edge] = {}
     joined: set[tuple[str, str]] = set()
@@ -252,7 +252,7 @@ def expanded_plan(plan: Plan, fine: OpGraph) -> Plan:
     """The plan of a coarse graph as a plan of the original graph, with the same devices and order.
 
     A transfer starts as soon as the op that produces the tensor ends, so the plan may be faster than the coarse plan.
-    An op without a time gets a share of the coarse op's time by FLOPs and bytes, or an equal share if none has any.
+    An op without a time gets a share of the coarse op's time, by FLOPs and bytes, or equal if no op has either.
 
     Raises MismatchError if the coarse graph was not made from these ops.
     """

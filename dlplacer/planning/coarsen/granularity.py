@@ -23,7 +23,7 @@ def acyclic_groups(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, tup
     first piece keeps the label; later pieces get ``#2``, ``#3``, …. Depth grows along edges between groups and never
     falls along edges within a group, so pieces of different depth cannot wait for each other.
 
-    `label_of`: Op → label; an op without one stays alone.
+    `label_of`: Op → label; an op without a label stays alone.
     """
     whole = {op.id: ("group", label_of[op.id], 0) if op.id in label_of else ("op", op.id, 0) for op in graph.ops}
     depth = _depths(graph, whole)

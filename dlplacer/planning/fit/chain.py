@@ -26,8 +26,8 @@ class ChainCosts:
 
     `time_s`: [op][device] → seconds; infinite if the op may not run there. `sizes`: [op] → bytes that the op keeps.
     `capacities`: [device] → bytes; infinite for unlimited memory. `crossing_s`: [cut][from][to] → seconds to send the
-    tensor from op ``cut − 1`` to op ``cut``. `embedding`: The op whose weights the last op shares. `shared_bytes`:
-    Bytes of these weights, kept once if both ops are on one device. `groups`: Batches in flight in steady state.
+    tensor from op ``cut − 1`` to op ``cut``. `embedding`: Number of the op whose weights the last op shares.
+    `shared_bytes`: Bytes of these weights, kept once if both ops are on one device. `groups`: Batches in flight.
     """
 
     ops: tuple[Op, ...]
@@ -70,7 +70,7 @@ class ChainCosts:
         return max(busy.max(), crossings.max(initial=0.0), way_s / self.groups) if largest else way_s
 
     def quickest(self, largest: bool, known: Sequence[int] | None = None) -> list[int] | None:
-        """The quickest of `known`, the split of least sum and, if `largest`, that of least load; None if none fits."""
+        """The quickest of `known`, the split of least sum and, if `largest`, of least load; None if no split fits."""
         found = [self.best_split(each) for each in {False, largest}]
         found += [None if known is None or not self.fits(known) else [*known]]
         return min((each for each in found if each), key=lambda each: self.value_s(each, largest), default=None)
@@ -81,7 +81,7 @@ class ChainCosts:
         return alike_devices(self.capacities.tolist(), self.time_s, self.crossing_s)
 
     def best_split(self, largest: bool = False) -> list[int] | None:
-        """[op] → device: the best split with one run of ops per device; None if none fits.
+        """[op] → device: the best split with one run of ops per device; None if no split fits.
 
         `largest`: Minimize the largest load instead of the sum.
         """

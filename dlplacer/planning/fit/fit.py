@@ -225,8 +225,8 @@ def fit(
     """The best placement of the layers, with a bound, the splits of other tools, the bottleneck and improvements.
 
     `last`: Names or types of devices to use only if the model does not fit on the others. `tensor_parallel`: Sets of
-    GPUs that divide every matrix, each set as one stage. The best of several shares is used, and the bound holds for
-    these shares.
+    GPUs that divide every matrix, each set as one stage. Of several divisions the best is used; the bound holds for
+    this division only.
 
     Raises InfeasibleError with the missing bytes if the model does not fit.
     """
@@ -266,7 +266,7 @@ def fit(
 
 
 def _shared(question: Question, sets: Sequence[Sequence[str]]) -> Question:
-    """The question with each set as one device, with shares of the quickest split or, if none fits, of most memory."""
+    """The question with each set as one device, whose shares give the quickest split or, if none fits, most memory."""
     if not sets:
         return question
     kept = question.reserve_bytes + question.working_bytes
@@ -294,7 +294,7 @@ def _in_flight(question: Question) -> tuple[Question, ChainCosts, list[int] | No
 def _planned(
     question: Question, chain: ChainCosts, split: list[int] | None, time_limit_s: float, workers: int | None, seed: int
 ) -> tuple[Plan, float]:
-    """The best plan, and a bound of the objective over all placements; for throughput, the plan of the split."""
+    """The best plan, and a bound of the objective over all placements; for throughput, the plan is that of `split`."""
     # With the cache of only one batch in flight, the bound holds for any number of batches.
     least = question.chain(groups=1) if question.largest else chain
     found = best_placement(least, time_limit_s, split, question.largest, workers=workers, seed=seed)
@@ -361,7 +361,7 @@ def _judged(question: Question, splits: Mapping[str, Split]) -> tuple[Judged, ..
 
 
 def _longest(question: Question, fitting: Callable[[Floats], bool]) -> int:
-    """The longest context that fits, by bisection up to the model's limit or the requested context."""
+    """The longest context that fits, up to the model's limit or, if longer, the requested context; 0 if none fits."""
     if not fitting(question.sizes(1)):
         return 0
     low, high = 1, max(question.decoder.most_context or 2**24, question.serving.context)

@@ -1,7 +1,7 @@
 """The best of all placements of a chain, contiguous or not, as an integer flow over kinds of ops and devices.
 
 A placement is a walk through the devices, op by op. Because layers repeat, the model only counts how often the walk
-goes from a kind of op on one device to the next kind on another. Counts are those of a walk if they are balanced at
+goes from a kind of op on one device to the next kind on another. Counts belong to some walk if they are balanced at
 each node and the nodes are connected (Euler). So the model is exact, and only as large as a period of layers. If a
 solution has nodes that no walk reaches, a cut connects them, like subtours in the travelling salesman problem (Dantzig,
 Fulkerson and Johnson 1954).
@@ -33,7 +33,7 @@ _OUTSIDE = (-1, -1, -1)
 
 total = cp_model.LinearExpr.sum
 _TICKS = 2**32
-"""Ticks in the value of a split, or in the sum of the longest times; rounding hides less than a millionth."""
+"""Ticks in the value of a known split, or else in the sum of longest times; rounding hides less than a millionth."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ Split = Callable[[ChainCosts], Sequence[int] | None]
 
 
 def by_counts(chain: ChainCosts, counts: Sequence[int]) -> list[int]:
-    """[op] → device, with `counts` layers on each device in order; other parts join the layer before, or the first."""
+    """[op] → device, with `counts` layers on each device in order; other parts join the previous or the first layer."""
     numbers = [op.meta.get("layer") for op in chain.ops]
     layers = len({number for number in numbers if number is not None})
     if len(counts) > len(chain.devices) or sum(counts) != layers or min(counts) < 0:
@@ -128,7 +128,7 @@ def _greedy(chain: ChainCosts) -> list[int] | None:
 
 
 def _accelerate(chain: ChainCosts) -> list[int] | None:
-    """As `infer_auto_device_map`: by weights, GPUs before RAM; GPU 0 and RAM keep room for the largest layer."""
+    """`infer_auto_device_map` of accelerate: by weights, GPUs first; GPU 0 and RAM keep room for the largest layer."""
     weights = [float(op.weight_bytes) for op in chain.ops]
     order = sorted(range(len(chain.devices)), key=lambda place: not chain.devices[place].asynchronous)
     layers = [weight for op, weight in zip(chain.ops, weights, strict=True) if op.meta["layer"] is not None]
@@ -144,4 +144,4 @@ SPLITS: Mapping[str, Split] = {
     "greedy": _greedy,
     "accelerate": _accelerate,
 }
-"""Name → split, which returns None if not all ops fit. vLLM's default is even, llama.cpp's and exo's by memory."""
+"""Name → split, which returns None if not all ops fit. vLLM defaults to even, llama.cpp and exo to by_memory."""

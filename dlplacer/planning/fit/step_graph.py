@@ -21,10 +21,10 @@ def step_graph(
 ) -> OpGraph:
     """The chain of ops for an average step of the objective.
 
-    A request of a prompt and 128 tokens is 129 steps; the times of ops and the bytes of edges are means over these
-    steps, so the makespan is the time of the request ÷ 129.
+    A request of a prompt and 128 tokens, for example, is 129 steps. The times of ops and the bytes of edges are means
+    over these steps, so the makespan is the time of the request ÷ 129.
 
-    The head's `weight_bytes` exclude the weights that it shares with the embedding; ``meta["shared_bytes"]`` has them.
+    The head's `weight_bytes` exclude the weights shared with the embedding; ``meta["shared_bytes"]`` counts them.
     """
     rates = {device.type: (_known_rates(device), _all_reduce(device)) for device in topology.devices}
     names = [device.id for device in topology.devices if not {device.id, device.type} & {*left_out}]

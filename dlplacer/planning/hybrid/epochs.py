@@ -140,7 +140,7 @@ class StatisticalEfficiency:
     """Epochs of a whole strategy, which depend on its batch, its codec and its period of exchange.
 
     `base`: Epochs with exact gradients exchanged at every step: an `EpochsTable` or a `CriticalBatch` in mini-batches.
-    `codec_factors`: Codec → measured epochs with it ÷ without. For other codecs the noise ratio v bounds the factor
+    `codec_factors`: Codec → measured epochs ÷ epochs without it. For other codecs the noise ratio v bounds the factor
     (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B, or v if B_crit is unknown.
     `period_factors`: Steps between exchanges → epochs ÷ epochs with an exchange at every step; periods that are not
     listed are not considered. `elastic_factors`: The same for elastic averaging, whose exchange may take until the end
@@ -289,7 +289,7 @@ def one_batch() -> EpochsData:
 
 
 def read_epochs(path: str | Path) -> EpochsData:
-    """The statistical efficiency in a file.
+    """The content of an epochs file.
 
     Raises FileFormatError with every mistake and its path.
     """

@@ -78,10 +78,10 @@ class Strategy:
 class BestOfDevices:
     """The best strategies within a budget of devices.
 
-    `data_parallel`, `hybrid`: The best strategy on exactly this number of devices, with workers of one device or of
-    several; None if there is none. `best_data_parallel`, `best_hybrid`: The same on at most this number. `by_degree`:
-    Model-parallel degree → the best on exactly this number. `is_compared`: True if the epochs of data parallelism are
-    known for this number of workers; else ratios are None. `is_best_compared`: The same for every number up to this.
+    `data_parallel`, `hybrid`: The best strategy on exactly `devices` devices, with workers of one device or of several;
+    None if there is none. `best_data_parallel`, `best_hybrid`: The best on at most `devices` devices. `by_degree`:
+    Model-parallel degree → the best on exactly `devices` devices. `is_compared`: True if the epochs with `devices`
+    workers are known; else ratios are None. `is_best_compared`: True if they are known for all numbers up to `devices`.
     """
 
     devices: int
@@ -97,7 +97,7 @@ class BestOfDevices:
     def of(
         cls, devices: int, strategies: Sequence[Strategy], smaller: "BestOfDevices | None", is_compared: bool
     ) -> "BestOfDevices":
-        """The best of these strategies, which use all devices, and of the strategies for smaller budgets."""
+        """The best of `strategies`, which use exactly `devices` devices, and of the strategies for smaller budgets."""
         by_degree: dict[int, Strategy] = {}
         for strategy in strategies:
             best = _best([by_degree.get(strategy.degree), strategy])
@@ -111,7 +111,7 @@ class BestOfDevices:
 
     @property
     def best(self) -> Strategy | None:
-        """The best strategy of all on at most this number of devices."""
+        """The best strategy on at most this number of devices."""
         return _best([self.best_data_parallel, self.best_hybrid])
 
     @property
@@ -121,12 +121,12 @@ class BestOfDevices:
 
     @property
     def against_same_devices(self) -> float | None:
-        """The hybrid's speedup over data parallelism on the same number of devices; above 1 it wins (eq. 6)."""
+        """The hybrid's speedup over data parallelism on the same number of devices; above 1 the hybrid wins (eq. 6)."""
         return _ratio(self.data_parallel, self.hybrid) if self.is_compared else None
 
     @property
     def is_hybrid_win(self) -> bool:
-        """True if a hybrid beats data parallelism on as many devices or, if that does not train, on fewer."""
+        """True if a hybrid beats data parallelism on as many devices or, if data parallelism fails there, on fewer."""
         if self.hybrid is None or not self.is_compared:
             return False
         if self.data_parallel is None and not self.is_best_compared:
@@ -182,7 +182,7 @@ class HybridPlan(Shown):
         return self.budgets[devices - 1]
 
     def speedup(self, strategy: Strategy | None) -> float | None:
-        """Time to converge on one device ÷ that of the strategy; None if the model fits on no single device."""
+        """Time to converge on one device ÷ time with the strategy; None if the model fits on no single device."""
         return None if strategy is None or self.reference_s is None else self.reference_s / strategy.effort_s
 
     def relative(self, strategy: Strategy) -> float:
@@ -199,7 +199,7 @@ class HybridPlan(Shown):
         return found
 
     def speedup_needed(self, devices: int, degree: int = 2) -> float | None:
-        """SU^M above which workers of `degree` devices beat data parallelism on as many (eq. 6).
+        """Speedup SU^M above which workers of `degree` devices beat data parallelism on equally many devices (eq. 6).
 
         None if there is no data-parallel strategy for this number of devices, or for this number ÷ `degree`.
         """

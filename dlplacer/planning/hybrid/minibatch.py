@@ -139,7 +139,7 @@ def plan_batches(
     dataset_size: int | None = None,
     epochs: Callable[[int], float | None] = lambda batch: 1.0,
 ) -> tuple[BatchPlan, ...]:
-    """The plan of every mini-batch, by training time; batches that do not fit come last.
+    """A plan per mini-batch size, by training time; sizes that do not fit or do not converge come last.
 
     `dataset_size`: |D|, the samples of an epoch; None ranks by time per sample. `epochs`: E(X), the epochs to the
     target accuracy; None if training does not reach it.

@@ -1,6 +1,6 @@
 """Scaling efficiency SE_N = T_1 ÷ T_N as a constant or from overheads.
 
-Lemmas 3.1 and 3.2 of Zou et al. 2017 give the number of devices for a speedup, and of servers that hide an exchange.
+Lemmas 3.1 and 3.2 of Zou et al. 2017 count the devices that reach a speedup and the servers that hide an exchange.
 """
 
 import math

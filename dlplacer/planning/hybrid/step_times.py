@@ -181,7 +181,7 @@ class Team:
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """Step times from a scaling efficiency: T_N = T_1 ÷ SU^M ÷ SE_N, with exact gradients at every step (eq. 5)."""
+    """Step times T_1 ÷ SU^M ÷ SE_N (Pal et al. 2019, eq. 5), with exact gradients at every step."""
 
     efficiency: Callable[[int], float]
 
@@ -216,9 +216,9 @@ class OnMachine:
     """Step times over the links of a machine.
 
     With `overlap`, groups of gradients are sent one at a time, each as soon as it is ready, during the backward pass;
-    else all are sent at the end. With micro-batches, gradients are complete only in the backward pass of the last one,
-    so only that pass hides the exchange. Coding takes time on the device. With a period τ above 1, workers average
-    their weights in one message every τ steps, which nothing hides.
+    else all gradients are sent at the end. With micro-batches, gradients are complete only in the backward pass of the
+    last micro-batch, so only that pass hides the exchange. Coding takes time on the device. With a period τ above 1,
+    workers average their weights in one message every τ steps, and nothing hides this message.
     """
 
     def __init__(

@@ -46,8 +46,8 @@ Worker = tuple[str, ...]
 class WorkerLayout:
     """The choice of devices on one machine.
 
-    Up to `EXHAUSTIVE_DEVICES`, a worker is rated by its narrowest device pair, and a choice of workers by its worst
-    worker; ties go to the larger sum over workers, then to the set of devices with the wider routes.
+    On a machine of at most `EXHAUSTIVE_DEVICES` devices, a worker is rated by its slowest device pair, and a choice of
+    workers by its worst worker; ties go to the larger sum over workers, then to the devices with the faster routes.
     """
 
     def __init__(self, topology: Topology) -> None:

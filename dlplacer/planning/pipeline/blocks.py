@@ -30,7 +30,7 @@ class Activation:
     """A tensor of the forward pass that ops of other blocks, or backward ops, read.
 
     `maker`, `readers`: Positions of blocks; the maker is not among the readers. `bytes`: Bytes for the whole batch.
-    `gradient_bytes`: Bytes of the gradient: as `bytes` if a floating-point tensor depends on a trained weight, else 0.
+    `gradient_bytes`: Bytes of the gradient: `bytes` if the tensor is float and depends on a trained weight, else 0.
     `is_saved`: True if a backward op reads the tensor, so that it is kept until then.
     """
 

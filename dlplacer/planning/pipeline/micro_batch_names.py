@@ -1,4 +1,4 @@
-"""Names of the rewrite that runs a step in micro-batches, and of its copies of ops."""
+"""The name of the rewrite that runs a step in micro-batches, and the ids of the copies that it makes of ops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -169,7 +169,7 @@ class DeviceChain:
         return tuple(number for line in lines for number in (line.latency_s, line.s_per_byte))
 
     def shared(self, wraps: bool) -> Shared:
-        """The numbers of the routes that share a link direction, so that their transfers take turns."""
+        """For every shared link direction, the numbers of the routes that use it; their transfers take turns."""
         count = len(self.devices) if wraps else len(self.devices) - 1
         users: dict[LinkDirection, list[int]] = defaultdict(list)
         for number, directions in enumerate((*self.forward_directions[:count], *self.backward_directions[:count])):
@@ -186,7 +186,7 @@ def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) 
 
     `wraps`: True if a stage on the last device sends to a stage on the first.
 
-    Raises InfeasibleError if links join no such sequence.
+    Raises InfeasibleError if links join no `ranks` devices.
     """
     count = len(wiring.topology.devices)
     if not 1 <= ranks <= count:

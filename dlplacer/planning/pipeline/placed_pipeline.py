@@ -74,7 +74,7 @@ class _Expansion:
 
     @property
     def order(self) -> list[str]:
-        """All ops, action by action; in each, ops that other stages wait for come first, then by topological order."""
+        """All ops by action; in an action, ops that other stages wait for come first; ties are in topological order."""
         rank = {name: position for position, name in enumerate(self.graph.topological_order)}
         return sorted(self.graph.index, key=lambda name: (self.place[name], rank[name]))
 

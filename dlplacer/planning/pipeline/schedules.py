@@ -38,7 +38,7 @@ def write_csv(order: Order) -> str:
 def in_flight(order: Order) -> Mapping[int, int]:
     """Stage → the most micro-batches at any time whose forward pass is done and whose backward pass is not.
 
-    If the backward pass has two parts, a micro-batch counts until the second. Without backward passes the number is 1.
+    With a backward pass in two parts, a micro-batch counts until the second. Without backward passes, the most is 1.
     """
     most: dict[int, int] = {}
     for actions in order:

@@ -98,7 +98,7 @@ class SplitProblem:
 def best_split(problem: SplitProblem) -> StageSplit | None:
     """The split of least bottleneck and, among equals, of least sum; None if no split fits into the memories.
 
-    Dynamic programming over the cuts. Let g(k, I) be the least bottleneck of stages 0 … k that contain the cut I::
+    Dynamic programming over the cuts. Let g(k, I) be the least bottleneck of stages 0 … k that end at the cut I::
 
         g(k, I) = min over cuts J ⊂ I of max( g(k − 1, J), link(k, J), stage(k, J, I) )
 

@@ -35,7 +35,7 @@ class Layout:
 
     @property
     def gpus(self) -> list[int]:
-        """The GPUs of the hosts in use, in the order in which a host numbers them."""
+        """Positions in `devices` of the GPUs of all hosts in use, in the order in which a host numbers its GPUs."""
         hosts = {_host(self.devices[place]) for place in self.placement}
         return [place for place, device in enumerate(self.devices) if device.asynchronous and _host(device) in hosts]
 
@@ -183,7 +183,7 @@ def _llama_cpp(layout: Layout) -> str:
 
 
 def _llama_cpp_devices(layout: Layout) -> tuple[dict[int, str], list[str]]:
-    """GPU → its name in llama.cpp; and the hosts that need an RPC server: all but that of RAM or the first layer."""
+    """GPU → its name in llama.cpp; and the hosts that need an RPC server: not the one with RAM or the first layer."""
     ram = [place for place in layout.placement if not layout.devices[place].asynchronous]
     home = _host(layout.devices[(ram or layout.placement)[0]])
     backends = {place: _BACKENDS[_vendor(layout.devices[place])][0] for place in layout.gpus}
@@ -245,7 +245,7 @@ def _exo(layout: Layout) -> str:
 class Target:
     """A runtime and the plans that it can express.
 
-    `contiguous`: each device must have one run of layers. `ram`: layers that may be in RAM: ``no``, ``first`` (those
+    `contiguous`: each device must have one run of layers. `ram`: which layers may be in RAM: ``no``, ``first`` (those
     before GPUs) or ``anywhere``. `experts`: experts may be apart from their layers. `hosts`: several hosts are allowed.
     """
 
@@ -280,7 +280,7 @@ def export(plan: Plan, target: str) -> Exported:
     Accelerate follows the placement of other plans too (`device_map`).
 
     Raises InputError if there is no such target, the plan is not for a decoder, or no plan that the target can express
-    fits.
+    fits into memory.
     """
     if target not in TARGETS:
         raise InputError(f"there is no target {target!r}; use one of {', '.join(TARGETS)}")
@@ -333,7 +333,7 @@ def _require_told(plan: Plan, target: str) -> None:
 
 
 def _solved_again(chain: ChainCosts, rule: Target, largest: bool) -> tuple[int, ...] | None:
-    """The best placement that a target can express, solved host by host if only one may be used; None if none fits."""
+    """The best placement that a target can express, solved for each host if it may use only one; None if none fits."""
     # If RAM comes first, all RAM is that of one host, whose process reaches the GPUs of other hosts.
     hosts = np.array(["" if rule.hosts and rule.ram != "first" else _host(device) for device in chain.devices])
     reached = np.array([rule.hosts and device.asynchronous for device in chain.devices])

@@ -62,8 +62,8 @@ WHAT = ("output", "copy", "workspace", "relayed")
 def memory_columns(plan: Plan, clock: PageClock) -> dict[str, Any]:
     """Resident bytes per device, and columns of temporary tensors: device, op, kind, start, duration, bytes.
 
-    Starts are rounded up, and ends less the time tolerance are rounded down: a tensor freed for another one is still
-    freed after rounding, and no level exceeds that of `check`.
+    Starts are rounded up. Ends, minus the time tolerance, are rounded down. So a tensor that frees
+    memory for another one still ends first, and no memory level exceeds the level in `check`.
     """
     event = {entry.op: position for position, entry in enumerate(plan.ops)}
     rows = []

@@ -21,7 +21,7 @@ from dlplacer.report.page.columns import PageClock, graph_columns, schedule_colu
 from dlplacer.report.summary import headline, speedup_text, subject
 
 _ASSETS = files("dlplacer.report.page") / "assets"
-# In order of dependence; all share one scope.
+# In order of dependence; the scripts share one scope.
 _STYLES = ("theme", "layout", "controls", "panels", "tables")
 _SCRIPTS = (
     *("dom", "units", "theme", "decode", "state", "palette", "viewport"),

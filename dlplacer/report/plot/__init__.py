@@ -1,4 +1,4 @@
-"""Pictures of plans and other results. Every plot function draws on the given Axes, or new ones, and returns them.
+"""Pictures of plans and other results. A plot function draws on `ax`, by default on new Axes, and returns the Axes.
 
 >>> from dlplacer.report.plot import plot_gantt, save_picture
 """

@@ -20,9 +20,9 @@ _FAR_ABOVE = 2.5
 def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
     """Axes with the live bytes of every device against seconds of the step; y counts rows.
 
-    Each device has a row, and all rows have the same height in bytes: the greatest peak, or a limit near it. Dots mark
+    Each device has a row, and all rows have the same height in bytes: the greatest peak, or a line near it. Dots mark
     the peaks. The dashed line is the sum of footprints (Pal et al. 2019, eq. 13): all ops for the whole step, without
-    copies. The dotted line is the capacity, if it is limited. Limits far above all peaks appear only in the labels.
+    copies. The dotted line is the capacity, if it is limited. Values far above all peaks appear only in the labels.
     """
     ax = axes_or_new(ax, (13.0, min(_MOST_INCHES, max(_LEAST_INCHES, 1.5 + _ROW_INCHES * len(plan.topology.devices)))))
     curves = {device.id: live_bytes(plan, device.id) for device in plan.topology.devices}

@@ -1,7 +1,7 @@
 """The table of pictures, and functions that write their files; importing it loads no matplotlib.
 
 A picture is a function ``plot_NAME(subject, ax=None)`` of this folder and a row in `PICTURES`, which the command line
-reads. The function draws on the given Axes, or on new ones at a size that suits the subject.
+reads. The function draws on `ax`, by default on new Axes of a size that suits the subject.
 """
 
 import warnings

@@ -250,7 +250,7 @@ def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
 
 
 def _draw_groups(ax: Axes, groups: Iterable[str]) -> None:
-    """Draw every other module on a grey ground, and as many module names below as have room."""
+    """Draw every other module on a grey ground, and below it as many module names as fit."""
     runs = [(name, [at for at, _ in run]) for name, run in groupby(enumerate(groups), key=lambda pair: pair[1])]
     ax.set_xlim(-1, runs[-1][1][-1] + 1)
     for name, columns in runs[::2]:

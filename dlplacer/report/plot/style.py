@@ -20,9 +20,9 @@ _TITLE_SHARE = 0.75
 
 
 def axes_or_new(ax: Any, size: tuple[float, float], rows: int = 1) -> Axes:
-    """The given Axes; else new ones (an array for several rows) in the given figure or in a new pyplot figure.
+    """`ax` itself if it is Axes; else new Axes in the figure `ax`, or in a new pyplot figure if `ax` is None.
 
-    `size` is the size of the figure in inches.
+    `size` is the size of the figure in inches. With several `rows`, the new Axes are an array.
     """
     if isinstance(ax, Figure):
         ax.set_size_inches(size)
@@ -65,7 +65,7 @@ def text_points(text: str, size: float) -> float:
 
 
 def plain(text: str, limit: int = 32) -> str:
-    """A name safe for matplotlib: without mathematics, control characters or, if it is long, its middle part."""
+    """A name that matplotlib draws as plain text, without control characters; a long one loses its middle part."""
     shown = "".join(character if character.isprintable() else "?" for character in text)
     if len(shown) > limit:
         shown = f"{shown[: limit // 2]}…{shown[limit // 2 + 1 - limit :]}"

@@ -76,7 +76,7 @@ _COLUMN_INCHES = 1.25
 _MOST_INCHES = 40.0
 _LABEL_POINTS = 9
 _AROUND_INCHES = 0.35
-# Letters of all labels side by side that fit into the widest picture.
+# The most letters, over all labels side by side, that fit into the widest picture.
 _MOST_LETTERS = 360
 _LEVEL_INCHES = 1.1
 _LEVEL_INCHES_PER_LINK = 0.3

@@ -123,8 +123,8 @@ HOST_DEVICE = torch.device("cpu")
 class RuntimeDevice:
     """A device that runs the ops issued by its thread; in this base class an op is done when its call returns.
 
-    `name` is the user's name of the device, `type` the device type of topologies and op times. A device that enqueues
-    its work has `streams`; all such devices share one thread.
+    `name` is the user's name of the device; `type` is its type in topologies and op times. A device that enqueues its
+    work has `streams`; all devices with streams share one thread.
     """
 
     streams: "Streams | None" = None
@@ -176,8 +176,8 @@ class DeviceKind:
     `torch_type` is torch's name of the kind, with which device names begin. `open` takes ``(index, part=None,
     copies="free")`` and starts a device. If the kind is `divisible`, `part` selects a logical device: ``cuda:0/0`` or
     ``cuda:0/1``. With `in_host_memory`, devices share tensors, and each issues its own ops. `collectives`: name of
-    the torch.distributed backend. `generator`: the default random generator of a device. `versions`: the versions of
-    hardware and software for which, with torch's version, measured times are valid.
+    the torch.distributed backend. `generator`: the default random generator of a device. `versions`: versions of
+    hardware and software; measured times are valid only for these and for torch's version.
     """
 
     torch_type: str

@@ -12,7 +12,7 @@ from dlplacer.machines.importers.products import type_of_name
 from dlplacer.runtime.devices.base import HOST_DEVICE, DeviceKind, Reply, RuntimeDevice, T, Value, issuing_thread
 
 capturing = threading.Lock()
-"""Held during the capture of a CUDA graph: torch allows one per process, whose stream no other thread may touch."""
+"""Held during the capture of a CUDA graph: torch allows one per process, and other threads may not use its stream."""
 
 
 class StreamBackend:
@@ -33,7 +33,7 @@ class StreamBackend:
     ) -> torch.Tensor:
         """Enqueue a copy to a device, which may be the tensor's own.
 
-        `arrival`: a stream of another GPU; the copy is allocated from that stream's memory.
+        `arrival`: a stream of the target GPU, if that is another one; the copy is allocated from the stream's memory.
         """
         # Plain `.to()` would enqueue on the current streams of both devices, so one late copy would stall all later
         # work. On the target, torch orders the copy with the current stream in both directions: here `arrival`.
@@ -69,7 +69,7 @@ COMPUTE_STREAM = "compute"
 
 COPY_STREAMS, ARRIVAL_STREAMS = 3, 2
 """Streams of a device for copies to and from other devices. With the compute stream, the stream for host copies and
-the caller's, they are 8: GPUs have 8 hardware queues by default, and streams that share a queue block each other."""
+the caller's, there are 8: GPUs have 8 hardware queues by default, and streams that share a queue block each other."""
 
 _FROM_HOST = "from host"
 
@@ -121,14 +121,14 @@ class Streams:
     ) -> torch.Tensor:
         """Enqueue a copy to a device on a stream; the caller keeps the original until the copy is done.
 
-        `target`: the target's streams, if it has any; its arrival stream for this source provides the memory.
+        `target`: the target's streams, if it has any; on another GPU, an arrival stream provides the memory.
         """
         elsewhere = target is not None and target.index != self.index
         arrival = target.arrival((self.index, stream)) if target is not None and elsewhere else None
         return self.backend.copy(tensor, device, self.named(stream), arrival)
 
     def arrival(self, source: object) -> torch.Stream:
-        """The stream whose memory holds the copies that arrive from `source`, a stream of another GPU."""
+        """The stream on which copies from `source`, (GPU, stream) of another device, get their memory."""
         with self._naming:
             if source not in self._sources:
                 self._sources.append(source)

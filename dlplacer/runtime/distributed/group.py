@@ -70,7 +70,7 @@ class Ranks:
 
     @property
     def networks(self) -> list[str]:
-        """Names of the network's parts: each process of a replica runs the collectives of its own devices."""
+        """Names of the network's parts, one per process of a replica, for the collectives of the process's devices."""
         return [f"{NETWORK}@rank{rank}" for rank in range(self.per_replica)]
 
     def replica_of(self, rank: int) -> int:
@@ -102,7 +102,7 @@ def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas
 
     Devices without a rank are on consecutive ranks: the first on rank 0, the second on rank 1. A list may name the
     devices of all replicas in turn; else further replicas use the same devices on the next ranks. Raises InputError if
-    a device is not named, or a rank owns no device, devices in several memories or devices of two replicas.
+    a device is not named, or if a rank owns no device, devices in two memories, or devices of two replicas.
     """
     if replicas < 1:
         raise InputError(f"replicas is {replicas}; it must be at least 1")
@@ -145,7 +145,7 @@ def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas
 
 
 def rank_per_gpu(devices: Sequence[str]) -> list[str] | None:
-    """The device names with a rank for every GPU; None unless they are on several GPUs and name no ranks.
+    """The device names with a rank added for every GPU; None if they name ranks, a core, or only one GPU.
 
     One Python process issues the ops of all its GPUs, so several GPUs may wait for the process even if one would not.
     """
@@ -253,7 +253,7 @@ class RankGroup:
     """A process's membership in the group of processes that run a plan; all processes create it at the same time.
 
     If the group is `on_device`, tensors pass from GPU to GPU, else through the host's memory. `peers` is the process
-    group of the owners of the same devices in every replica. `programs` numbers the group's programs, which all
+    group of the owners of the same devices in every replica. `programs` counts the group's programs, which all
     processes create in the same order.
     """
 
@@ -278,7 +278,7 @@ class RankGroup:
             )
         self.replica = ranks.replica_of(self.rank)
         self.peers = self._joined(*ranks.peers_of(self.rank)) if ranks.replicas > 1 else None
-        # A group separate from that of settings: ranks with different calls then wait, instead of mixing messages.
+        # Not the group that compares settings: ranks with different calls then wait, instead of mixing messages.
         self._losses = self._joined(*range(count)) if count > 1 else None
 
     def rank_of(self, device: str) -> int:
@@ -323,7 +323,7 @@ class RankGroup:
         return {**found, **tensors}
 
     def require_same(self, settings: Mapping[str, Any]) -> None:
-        """Raise InputError on all processes if two differ in a setting that both have, naming ranks and setting."""
+        """Raise InputError on all processes if two differ in a setting that both have; it names ranks and setting."""
         seen: dict[str, tuple[int, Any]] = {}
         for rank, theirs in enumerate(self.gathered(dict(settings))):
             for name, value in theirs.items():
@@ -509,7 +509,7 @@ class RankChannels(RankLinks):
         self._outgoing[source][target].send(tensor, value)
 
     def receive(self, tensor: str, source: str, target: str) -> Any:
-        """Receive a tensor. This thread waits for one in the host's memory; for others, the current stream waits."""
+        """Receive a tensor: into the host's memory, this thread waits for it; on a GPU, the current stream waits."""
         return self._incoming[target][source].receive(tensor)
 
     def end(self, device: str) -> None:

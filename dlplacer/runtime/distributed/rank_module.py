@@ -84,7 +84,7 @@ class RankModule(PlacedModule):
 
     @property
     def captured(self) -> Captured:
-        """The graph and executable of a replica's whole step, at the plan's shapes; collectives have no group."""
+        """Graph and executable of a replica's whole step, at the plan's shapes; collectives have no process group."""
         assert isinstance(self._primary, RankVariant)
         return self._primary.whole
 
@@ -188,7 +188,7 @@ class RankModule(PlacedModule):
         return replica_seed(super()._drawn_seed(variant), self.group.replica)
 
     def _give_up_other_parts(self) -> None:
-        """Free the data of parameters and buffers that live on other processes in the latest step."""
+        """Free the data of the parameters and buffers that the latest step uses only on other processes."""
         variant = self._latest
         assert isinstance(variant, RankVariant)
         here, known = (
@@ -238,8 +238,8 @@ def apply_ranks(
 
     The `job` has the inputs of this process's replica; for `devices` see `parse_ranks`. Two or more `replicas`
     need a plan with collectives (`dlplacer.runtime.distributed.replicated_plan`). `timeout_s`: seconds to wait for
-    another process. Raises the errors of `dlplacer.apply`, and InputError if the number of processes is wrong, or they
-    differ in plan, versions, inputs, weights or settings.
+    another process. Raises the errors of `dlplacer.apply`, and InputError if the number of processes is wrong, or if
+    processes differ in plan, versions, inputs, weights or settings.
     """
     require_applicable(job, plan, segments)
     require_replicas(plan, replicas)

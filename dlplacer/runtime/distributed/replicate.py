@@ -167,7 +167,7 @@ def _sink(graph: OpGraph, parameter: str) -> Op:
 
 
 def _gradient_spec(graph: OpGraph, parameter: str) -> TensorSpec:
-    """Shape, dtype and bytes of a gradient, which are those of its parameter."""
+    """Shape, dtype and bytes of a parameter's gradient; they equal the parameter's."""
     group = _sink(graph, parameter).colocate
     return next(op for op in graph.ops if op.kind == "parameter" and op.colocate == group).outputs[0]
 
@@ -188,7 +188,7 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
     Parameters
     ----------
     all_reduce
-        Seconds of one all-reduce over the replicas, as a line over the bytes of the vector, for example
+        Seconds of one all-reduce over the replicas, as a linear function of the vector's bytes, for example
         `dlplacer.machines.costs.collectives.ring_all_reduce(channel, replicas)`.
     bucket_bytes
         A bucket is closed when it has at least this many bytes.

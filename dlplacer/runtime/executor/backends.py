@@ -108,7 +108,7 @@ def captured_refusal(code: OpCode) -> str | None:
 class CudaGraphs(SegmentBackend):
     """The segments of one program as CUDA graphs; a segment that cannot be captured issues its ops one by one.
 
-    `least`: fewest kernels of a graph; a replay costs about as much as issuing two or three ops. `notes`: reasons why
+    `least`: fewest kernels for a graph; a replay costs about as much as issuing two or three ops. `notes`: why
     segments are not replayed; `replays`: number of replays. The first graphs of a device's segments share a memory
     pool: they are replayed in the order of capture, so a graph may reuse memory that an earlier one has freed.
     `static` keeps their outputs alive: (id of streams, name) → the tensor that a graph writes in every step.
@@ -129,7 +129,7 @@ class CudaGraphs(SegmentBackend):
         return reason
 
     def function(self, code: SegmentGraph) -> SegmentFunction:
-        """A function that captures the segment after two calls; the eager one if short, or without CUDA graphs."""
+        """A function that captures the segment after two calls; an eager one if it is short, or without CUDA graphs."""
         eager, streams = super().function(code), code.device.streams
         kernels = sum(node.op == "call_function" and node.target is not getitem for node in code.graph.nodes)
         if streams is None or kernels < self.least or not hasattr(streams.backend.torch, "CUDAGraph"):

@@ -55,8 +55,8 @@ from dlplacer.runtime.program.program import (
 class Segment:
     """Consecutive ops of a device, ready to be called; `home` is the device's name in the program.
 
-    `last`: values read here for the last time; `dropped`: unread values to free. The device drops both before a call.
-    `marks`: outputs that carry only an order: they are None. A segment that `draws` random numbers has one op.
+    `last`: values read here for the last time; `dropped`: unread values to free. A call first drops all these values.
+    `marks`: outputs that carry only an order, and are None. A segment that `draws` random numbers has one op.
     """
 
     graph: OpGraph
@@ -109,7 +109,7 @@ class Segment:
 
 
 class Step(NamedTuple):
-    """A call in the issuing loop, and the user's message for an error in it; None keeps the error's own message."""
+    """A call in the issuing loop, and the message for an error in this call; None keeps the error's own message."""
 
     call: Callable[[ProgramRun], None]
     message: Callable[[Exception], str | None]
@@ -206,7 +206,7 @@ class Executor:
     """A program, compiled for the devices of this process; `links` reach devices of other processes.
 
     `backend` makes segments callable; recorded runs use the eager backend instead. With `CudaGraphs`, the program must
-    be a whole step. `starts`: op → planned start, by which devices that share a thread issue their ops.
+    be a whole step. `starts`: op → planned start; devices that share a thread issue ops in this order.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class Executor:
         return StepState(inputs, {name: {} for name in self._devices}, timelines)
 
     def run(self, state: StepState) -> None:
-        """Run the program: devices without streams are done on return; the caller's streams wait for the others.
+        """Run the program: devices without streams are done on return; for the others, the caller's streams wait.
 
         A recorded run waits for all devices. If an op fails, a RunError names the op, its module and its device, and
         the other devices stop at their next receive. An error on a GPU after issuing is raised by a later run, or when
@@ -395,7 +395,7 @@ class Executor:
 
     @cached_property
     def _lasting(self) -> Mapping[str, frozenset[str]]:
-        """Device → its own tensors that are the same in every step; a parameter from another device is a new copy."""
+        """Device → its own tensors that are the same in every step; other devices' parameters arrive as new copies."""
         return {
             home: frozenset(
                 code.value

@@ -149,8 +149,8 @@ class CallerOrder:
 
     A program begins after all work that the caller has enqueued on its own streams. These streams continue when all
     devices are done, as if the program had been enqueued there. So the caller's stream may reuse memory that the caller
-    frees, and no device begins the next program before all have ended this one. `turn` is held while a run is issued,
-    because runs record the same events.
+    frees, and no device begins the next program before all devices have ended this one. `turn` is held while a run is
+    issued, because runs record the same events.
     """
 
     devices: Sequence[RuntimeDevice]

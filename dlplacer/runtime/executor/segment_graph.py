@@ -74,8 +74,8 @@ def boxed_module(graph: fx.Graph, attributes: dict[str, Any]) -> fx.GraphModule:
 class SegmentGraph:
     """The code of a segment, and the names of its inputs and outputs in order.
 
-    The graph's placeholders are, in order: the marker, in recorded runs only; the values that its ops `read` but do not
-    make; and the tensors from outside the step, by the ids of the ops `bound` to them. `lasting` are the positions in
+    The graph's placeholders are, in order: in recorded runs, the function to call after an op; the values `read` from
+    other segments; the tensors from outside the step, by ids of the ops `bound` to them. `lasting` are positions in
     ``(*read, *bound)`` of tensors that are the same in every step; `fresh` are the `outputs` that outlive the step.
     `op_of`: name of an fx node → op id. `attributes` are constants that have no literal.
     """
@@ -101,7 +101,7 @@ def segment_graph(
     fresh: Collection[str] = (),
     recorded: bool = False,
 ) -> SegmentGraph:
-    """The graph of consecutive ops of one device; the device's type decides on kernels.
+    """The graph of consecutive ops of one device, with kernels for the device's type.
 
     `outputs` name the values needed after the segment; values in `fresh` are needed after the step too. `lasting` name
     values that are the same tensors in every step. A `recorded` graph has one more input: a function that it calls with
@@ -115,7 +115,7 @@ def segment_graph(
         builder.values[name] = builder.graph.placeholder(f"read_{len(builder.values)}")
     bound: dict[str, str] = {}
     for code in codes:
-        # One input per tensor; if an op writes to the tensor, under the id of that op.
+        # One input per tensor, under the id of the op that writes to the tensor, if any.
         if code.role == "mutation" or (code.role in _FROM_OUTSIDE and (code.name or code.op) not in bound):
             bound[code.name or code.op] = code.op
     for key in bound:

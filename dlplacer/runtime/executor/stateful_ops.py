@@ -96,5 +96,5 @@ class Updater:
 
 
 def length(tensor: torch.Tensor) -> int:
-    """Length in memory from a tensor's first element to its last, in elements."""
+    """The number of elements that fit into memory from a tensor's first element to its last."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size)

@@ -103,7 +103,7 @@ def open_session(
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     if not optimized:
-        # The profile has no separate times for fused nodes, and other names than the file.
+        # Else the profile has no separate times for fused nodes, and its names differ from the file's.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if profile_prefix is not None:
         options.enable_profiling = True
@@ -172,8 +172,8 @@ class Part:
 def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
     """The parts in a valid order of execution; each device's parts keep the planned order.
 
-    A part is all ops of one device and one level. An op's level is the largest of its sources' levels and of the
-    previous op's on its device; a source on another device counts one more. So a part waits only for lower levels.
+    A part is all ops of one device and one level. An op's level is the largest level among its sources and the
+    previous op on its device, where a source on another device counts one more. So a part waits only for lower levels.
 
     Raises MismatchError unless the plan has the file's ops.
     """
@@ -258,7 +258,7 @@ def _levels(plan: Plan, node_of: Mapping[str, str]) -> dict[str, int]:
 def _constants(
     file: OnnxFile, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-    """The nodes with constant results, in the file's order, and the initializers that `nodes` and `outputs` need."""
+    """The constant nodes (in the file's order) and the initializers that `nodes` and `outputs` need."""
     graph = file.model.graph
     maker = {name: node for node in graph.node for name in node.output if name}
     held = {tensor.name: tensor for tensor in graph.initializer}

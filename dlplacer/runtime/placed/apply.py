@@ -33,8 +33,8 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, s
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or a list in the plan's order.
     segments
         How to run consecutive ops: ``eager`` with PyTorch's kernels, ``inductor`` compiled at the first call,
-        ``cuda_graph`` captured in the third step and then replayed (`PlacedModule.graph_notes` lists the reasons
-        against it).
+        ``cuda_graph`` captured in the third step and then replayed (for ops that are not replayed,
+        `PlacedModule.graph_notes` gives the reasons).
 
     Raises
     ------

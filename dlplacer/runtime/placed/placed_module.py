@@ -170,7 +170,7 @@ class Variants:
 
 
 def step_key(job: Job) -> Hashable:
-    """The key of a variant: mode, shapes and other values of the inputs, and their nesting."""
+    """The key of a variant: mode, shapes of input tensors, values of other inputs, and the inputs' nesting."""
     targets = job.targets if job.mode == "train" else ()
     if not job.kwargs and all(isinstance(each, torch.Tensor) for each in (*job.args, *targets)):
         return job.mode, tuple([tuple(leaf.shape) for leaf in (*job.args, *targets)]), len(targets)
@@ -246,8 +246,8 @@ class PlacedStep(torch.autograd.Function):
     def forward(ctx: Any, variant: Variant, inputs: StepInputs, *differentiated: torch.Tensor) -> torch.Tensor:
         """Run the forward program, and return the loss.
 
-        `differentiated`: the parameters with a gradient, in the executable's order. If there are none, it is one other
-        tensor, so that the engine calls `backward`.
+        `differentiated`: the parameters with a gradient, in the executable's order; if none has one, another tensor, so
+        that the engine calls `backward`.
         """
         state = variant.stages[0].start(inputs)
         variant.stages[0].run(state)
@@ -353,7 +353,7 @@ class PlacedModule(nn.Module):
         return f"<PlacedModule {type(self._job.module).__name__}: {len(self.plan.ops)} ops, {where}>"
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """In training, the loss for ``(*args, *targets)``; in evaluation, the outputs for ``(*args)``, or their loss.
+        """In training, the loss for ``(*args, *targets)``; in evaluation, the outputs; with targets, the loss.
 
         ``loss.backward()`` adds gradients and updates no parameters; only `step` applies the job's optimizer.
 

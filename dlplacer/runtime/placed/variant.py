@@ -148,7 +148,7 @@ _MARKS = ("parameter", "buffer", "mutation", "gradient", "update")
 
 
 def order_like(plan: Plan, captured: OpGraph) -> Order:
-    """An order for a captured graph that shares ops with the plan's: for other shapes, after an edit, or of inference.
+    """An order for a graph that shares ops with the plan's graph: of other shapes, an edited module, or inference.
 
     Ops of the plan keep their device and position. Other ops are placed like their neighbours (see `_homes`), right
     after the tensors that they read.
@@ -170,10 +170,10 @@ def order_like(plan: Plan, captured: OpGraph) -> Order:
 
 
 def _homes(plan: Plan, captured: OpGraph) -> dict[str, str]:
-    """Op of a graph → device, for a graph that shares ops with the plan's.
+    """Op of a graph → device, for a graph that shares ops with the plan's graph.
 
-    An op takes the device of the first of these that has one: its colocation group; the plan's op with its id, or made
-    from it; the plan's first op with its phase and module; its first source; without sources, its first reader.
+    An op takes the device of the first of these that has one: its colocation group; the plan's op with its id or made
+    from it; the plan's first op of its phase and module; its first source; without sources, its first reader.
     """
     hints: dict[tuple[str | None, str | None], str] = {}
     for op in plan.graph.ops:
@@ -221,7 +221,7 @@ class Variant:
     The graph of `captured` has all ops; its executable has only the code of ops that run on the `devices` of this
     process (`part_of`). `starts`: op → planned start in seconds; `segments`: the option of `dlplacer.apply`. Forward
     and backward as two programs never run as CUDA graphs, because they leave values for each other. `links`: program →
-    its links to other processes, over which tensors pass through the host's memory, unless `away_on_device`.
+    its links to other processes; tensors sent there pass through the host's memory, unless `away_on_device`.
     """
 
     captured: Captured
@@ -289,7 +289,7 @@ class Variant:
         return StepInputs(bound, seed)
 
     def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
-        """The inputs with the gradient of the loss (`tangent`) added; None means 1."""
+        """The inputs, and with them the gradient of the loss (`tangent`); a `tangent` of None means 1."""
         bound = dict(inputs.bound)
         for code in self.captured.executable.of_role("tangent"):
             device, spec = self._torch_device(code.op), self.captured.graph.op(code.op).outputs[0]

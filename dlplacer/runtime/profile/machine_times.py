@@ -84,7 +84,7 @@ _NO_COPY_BYTES_PER_S = 1e15
 
 
 def measured_topology(devices: Sequence[RuntimeDevice] | Mapping[str, RuntimeDevice]) -> Topology:
-    """A topology of the devices, under their own or the given names, with a newly measured link for each pair."""
+    """A topology with a newly measured link for each device pair; a mapping gives the devices other names."""
     named = devices if isinstance(devices, Mapping) else {device.name: device for device in devices}
     links = [_link(*pair) for pair in itertools.combinations(named.items(), 2)]
     nodes = tuple(TopologyDevice(name, device.type) for name, device in named.items())

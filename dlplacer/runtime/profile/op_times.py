@@ -48,7 +48,7 @@ def typical(recorded: Sequence[OpTimes], whole_s: Sequence[float] | None = None)
 
 
 def settled(times: Sequence[float]) -> float:
-    """Median time of one repeated action, without the first quarter, while caches, threads and links warm up."""
+    """Median time of a repeated action, without the first quarter of `times`: caches, threads and links warm up."""
     return float(median(times[len(times) // 4 :]))
 
 
@@ -208,7 +208,7 @@ def made_by(whole: Captured, op: str, names: Sequence[str], device: RuntimeDevic
 def _filled(
     shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """A tensor of 0.5 if real or complex, which is safe in divisions and logarithms; else of 0, a valid table index."""
+    """A tensor of 0.5 if the dtype has fractions: safe in divisions and logarithms; else of 0, a valid table index."""
     strides = torch.empty(shape, device="meta").stride() if strides is None else strides
     real = torch.empty_strided(shape, strides, dtype=dtype, device=device)
     return real.fill_(0.5 if real.is_floating_point() or real.is_complex() else 0)
@@ -225,8 +225,8 @@ def profile_ops(
 ) -> Times:
     """Op times on these devices, measured while all of them work: ops of a plan share memory bandwidth and cache too.
 
-    Cores also wait for the interpreter. That wait is subtracted, because a plan counts it as `dispatch_s`, but no op
-    takes less than alone. A step that needs more than `memory_bytes`, by default a device's share of the free memory,
+    Cores also wait for the interpreter. That wait is subtracted, because a plan counts it as `dispatch_s`; an op's
+    time alone is its least. A step that needs more than `memory_bytes`, by default a device's share of the free memory,
     is timed in parts, whose inputs are made from their shapes.
     """
     if memory_bytes is None:

@@ -41,7 +41,7 @@ _THREAD = ""
 def require_no_races(
     graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces | None = None, empty: Collection[str] = ()
 ) -> None:
-    """Raise InternalError if `races` does or finds a race; names the unordered actions, their devices and lines."""
+    """Raise InternalError if `races` raises one, or finds a race; the error names the unordered actions."""
     if found := races(graph, programs, spaces, empty):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise InternalError(f"the program has a race: {found[0]}{more}")

@@ -101,7 +101,7 @@ class Sync(_Line):
 
 @dataclass(frozen=True, slots=True)
 class Hold(_Line):
-    """``HOLD tensor FOR stream``: a freed tensor's memory is reused only after the work queued there by then."""
+    """``HOLD tensor FOR stream``: once freed, its memory is reused only after the work then queued on the stream."""
 
     form: ClassVar[str] = "HOLD {tensor} FOR {stream}"
     tensor: str
@@ -131,7 +131,7 @@ class Program:
         return "\n".join(lines) + "\n"
 
     def line(self, device: str, position: int) -> int:
-        """Number of the line on which an action of a device prints, from 1."""
+        """Number of the line on which an action of a device is printed; the first line is 1."""
         before = list(self.actions)[: list(self.actions).index(device)]
         return sum(1 + len(self.actions[name]) for name in before) + position + 2
 
@@ -157,7 +157,7 @@ def issue_order(
 ) -> Iterator[tuple[str, Actions]]:
     """(device, actions issued together) for all devices, by planned start, with every RECV after its SEND.
 
-    COMPUTE and FREE are issued in runs, any other action alone. Ops of equal kind may share a run of at most `longest`
+    COMPUTE and FREE are issued in runs; other actions are issued alone. Ops of equal kind share runs of up to `longest`
     actions; an op of kind None is alone. `starts`: op → planned start, in any unit; a run without a planned start takes
     the start of the next run that has one.
     """
@@ -168,7 +168,7 @@ def issue_order(
 def _issued(
     program: Program, parts: Mapping[str, Sequence[Actions]], ranks: Mapping[str, Sequence[float]]
 ) -> Iterator[tuple[str, Actions]]:
-    """The parts of all devices, always the ready one of lowest rank next; InternalError if none is ready."""
+    """The parts of all devices in the order of issue: the ready part of lowest rank; InternalError if none is ready."""
     turn = dict.fromkeys(parts, 0)
     sent: set[tuple[str, str, str]] = set()
 
@@ -242,7 +242,7 @@ def lower_stages(graph: OpGraph, stages: Sequence[Order], keep: Iterable[str] = 
 
     A tensor is sent to a device once, right after its producer, and received right before its first reader there. Each
     device frees a tensor after its last use, except tensors to `keep`. A tensor that a device reads only in a later
-    stage is received at the end of its producer's stage, and stays there between programs.
+    stage is received at the end of its producer's stage, and stays on the device between programs.
     """
     state = _State(graph, stages, frozenset(keep))
     return [Program({device: tuple(state.actions(device, order)) for device in order}) for order in stages]
@@ -309,7 +309,7 @@ class DeviceMemorySpace:
 
     With `has_streams`, the device's thread only enqueues work; else an action is done when its call returns. With
     `copies`, tensors are copied even to a device with the same memory. A device that is `away` belongs to another
-    process: its `memory` is the host's, or ``""`` if the transport sends from the device and orders streams itself.
+    process. Its `memory` is then the host's, or ``""`` if the transport reads GPU memory and orders streams itself.
     """
 
     memory: str = HOST_MEMORY

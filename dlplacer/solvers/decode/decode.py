@@ -26,9 +26,9 @@ from dlplacer.solvers.instance.time_limit import count_work
 
 
 def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> Schedule:
-    """The schedule in which every op starts as early as this placement and the order of these starts allow.
+    """The schedule in which every op starts as early as the placement and the order of `start` allow.
 
-    If the given starts obey eq. 10 and 12, the schedule ends no later. A zero-time sink inside another op moves to the
+    If these starts obey eq. 10 and 12, the schedule ends no later. A zero-time sink inside another op moves to the
     end of that op; this delays nothing, because no op reads the sink.
     """
     return in_sequence(instance, device, sequence(instance, device, start))
@@ -82,9 +82,9 @@ def decode(
     """The schedule of an order and a device rule; None if an op fits on none of its allowed devices.
 
     A block takes all its memory when its first op is placed (eq. 13), so colocated ops cannot be locked out later.
-    Zero-time sources start at 0 on any device, and go as near as possible to their first reader. With `works_on` no
-    device idles while an op could run on it; otherwise each op goes where it ends first. A placement is [block] →
-    device, or -1 if the rule decides. By default machine code is used if loading it pays off.
+    Zero-time sources may start at 0 on any device, so they go as near as possible to their first reader. With
+    `works_on` no device idles while an op could run on it; otherwise each op goes where it ends first. `placement` is
+    [block] → device, or -1 if the rule decides. By default machine code is used if loading it pays off.
     """
     arrays = tables_of(instance)
     if placement is not None:

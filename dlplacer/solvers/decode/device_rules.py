@@ -58,7 +58,7 @@ def idle_ticks(arrays: InstanceArrays, request: int, source: int, target: int) -
 
 
 def nearest(arrays: InstanceArrays, solution: Solution, request: int, here: int, placed: Ints) -> tuple[int, int]:
-    """The device from which an unread source's output arrives soonest, and the tick; device -1 if none is allowed."""
+    """The device from which an unread source's output reaches `here` soonest, and the tick; -1 if none admits it."""
     best, least = -1, FAR
     unit = arrays.ops[arrays.requests[request, SOURCE], UNIT]
     if admits(arrays, solution, unit, here, placed):
@@ -191,7 +191,7 @@ class Desk(NamedTuple):
     arrival
         [op, device] → arrival of its inputs.
     heaps, rows
-        A heap per device of future ops by arrival and key, then a heap per device of ready ops by key; and lengths.
+        A heap per device of future ops by arrival and key, then a heap per device of ready ops by key; heap lengths.
     """
 
     placed: Ints
@@ -232,7 +232,7 @@ def _may_run(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, he
 
 
 def _count_missing(arrays: InstanceArrays, desk: Desk) -> tuple[int, int]:
-    """Count the arcs into each op, and list the ops that wait for none; return the number of all ops and of these."""
+    """Count each op's arcs from non-sources; list ops without any; return the counts of non-sources and listed ops."""
     left, released = 0, 0
     for op in range(desk.ops.shape[0]):
         desk.ops[op, DONE] = arrays.ops[op, IS_SOURCE]
@@ -258,7 +258,7 @@ def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int) ->
 
 
 def _free(arrays: InstanceArrays, desk: Desk, first: int, limit: int, released: int) -> int:
-    """Remove one arc into each listed op, and release ops that then wait for none; return the number so far."""
+    """Remove one arc into each op at places `first` to `limit`; list ops left without any; return the list's length."""
     for number in range(first, limit):
         reader = arrays.lists[number]
         desk.ops[reader, MISSING] -= 1
@@ -279,7 +279,7 @@ def _find_released(arrays: InstanceArrays, desk: Desk, op: int) -> int:
 
 
 def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tuple[int, int]:
-    """The device that decides next, and its time; -1 if all queues are empty."""
+    """The device that takes an op next, and the tick; -1 if all queues are empty."""
     best, soonest, count = -1, NEVER, desk.arrival.shape[1]
     for here in range(count):
         ready = count + here

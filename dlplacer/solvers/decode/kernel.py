@@ -26,12 +26,12 @@ UNLIMITED = 2**60
 """Memory of a device without limit."""
 
 _MOST_WITH_DETOURS = 8
-"""Devices up to which several routes per pair are listed: each pair takes a search of its own."""
+"""Devices up to which several routes per pair are listed, because each pair needs its own search."""
 
 IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES = 0, 1, 2, 4, 6, 8
 """Columns of `InstanceArrays.ops`: whether the op is a source, its block, and the first of two limits of four lists:
-the ops that it waits for without reading them (the barrier's arcs), the ops that so wait for it, the requests that it
-reads, and the requests that it produces."""
+the ops that it waits for without reading them (the barrier's arcs), the ops that wait for it without reading it, the
+requests that it reads, and the requests that it produces."""
 
 SOURCE, CLASS, READERS = 0, 1, 2
 """Columns of `InstanceArrays.requests`: producer, class of its size, and the first of two limits of its readers."""
@@ -49,7 +49,7 @@ class InstanceArrays(NamedTuple):
     Attributes
     ----------
     ticks
-        [op, device].
+        [op, device] → duration.
     sizes, capacity
         [request] → bytes, and [device] → bytes.
     allowed
@@ -172,7 +172,7 @@ def hops_of(instance: Instance, segment: int) -> Hops:
 
 
 def _timed(routes: RouteTable, device_count: int) -> tuple[dict[int, int], _RouteTables, list[Hops]]:
-    """Size → class, the tables of routes, and the links of routes; a route's ticks are a line through two sizes."""
+    """Size → class, the tables of routes, and the links of routes; a route's ticks are linear in the bytes."""
     alike, sizes_bytes, above = dict[int, list[int]](), routes.problem.sizes_bytes, not routes.problem.exact
     for size, same in enumerate(routes.problem.routes):
         # Tensors of these sizes take the same least-delay routes between all devices.
@@ -379,7 +379,7 @@ def begin_run(solution: Solution) -> None:
 
 
 def first_after(busy: Ints, link: int, count: int, column: int, tick: int) -> int:
-    """The first use of a link direction whose column is above a tick, or `count`."""
+    """The first use of a link direction whose `column` (FROM or TO) exceeds `tick`; `count` if there is none."""
     low, high = 0, count
     while low < high:
         middle = (low + high) >> 1
@@ -482,7 +482,7 @@ def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int,
 
 
 def receive(arrays: InstanceArrays, solution: Solution, op: int, at: int) -> int:
-    """Tick at which all inputs of an op are on its device; unsent inputs are sent now, by their producers' ends."""
+    """Tick at which all inputs of an op are on its device; unsent inputs are sent now, earliest producer first."""
     ops, arrivals, lists, unsent = solution.ops, solution.arrivals, arrays.lists, solution.unsent
     here, latest, count = ops[op, DEVICE], 0, 0
     for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):

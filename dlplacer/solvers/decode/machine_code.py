@@ -23,17 +23,17 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _WORTH_LOADING = 150
-"""Ops × devices above which a schedule by rule justifies loading its code."""
+"""Ops × devices above which a schedule by rule justifies loading the machine code."""
 
 
 def ask() -> None:
-    """Check the deadline in kernels run as Python, unless the clock counts work: machine code never does."""
+    """Check the deadline in a kernel run as Python, unless the clock counts work; machine code never checks it."""
     if not counts_work():
         ask_time()
 
 
 def run(kernel: Callable[_P, _T], fast: bool, *arguments: _P.args, **named: _P.kwargs) -> _T:
-    """The result of a kernel; in machine code if `fast`, during which other threads can run."""
+    """Run a kernel and return its result; with `fast` in machine code, while other threads can run."""
     if fast:
         return machine_code(kernel)(*arguments, **named)  # type: ignore[no-any-return]
     # Memory views yield Python integers, which are three times as fast as numpy's.

@@ -28,8 +28,8 @@ def charge_idle_ends(
     """Add redundant rows for a section between cut ops: a device idles at each end whose cut op is on another device.
 
     For every device q: its work + H·[used, first not on q] + T·[used, last not on q] ≤ the time from the start of the
-    first cut op to that of the last. Proof: the first op between the cut ops that runs on q has all its inputs from
-    other devices, so it waits for the latest of them; H is the least such time over all ops between. T is the same
+    first cut op to the start of the last. Proof: the first op between them that runs on q has all its inputs from
+    other devices, so it waits for the latest input; H is the least such time over all ops between. T is the same
     backwards. An unused device pays nothing. `bounds` are the section's own; its first op is at `offset` in `instance`.
     """
     last, between = len(section.ops) - 1, _between(section)
@@ -100,7 +100,7 @@ def _ends(section: GraphSection, bounds: Bounds) -> list[tuple[int, int]]:
 def _entries(instance: Instance, cut: int, between: range, least: int) -> NDArray[np.int64]:
     """[device of a cut op, device] → the least tick at which the device can start one of the ops between.
 
-    It follows paths whose ops each take the best device for their reader; devices without the cut op obey `least` too.
+    On the paths followed each op takes the best device for its reader; devices without the cut op obey `least` too.
     """
     count, devices = instance.device_count, list(instance.allowed[cut])
     entry = np.full((len(devices), count), FAR, dtype=np.int64)

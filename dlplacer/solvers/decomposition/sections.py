@@ -64,8 +64,8 @@ def _fallen_apart(
 def _refined(instance: Instance, section: GraphSection, stop_at: float) -> Iterator[GraphSection]:
     """The sections of a large section without its ops of most slack; the section itself if no cut ops result.
 
-    Heads are stronger than paths: an op that waits for one of two tensors, on any devices, may have less slack than
-    both producers. Ops that are left on no path are dropped too, because the rows of a section rely on all inputs.
+    Heads are stronger than paths: an op that waits for one of two tensors, whatever the devices, may have less slack
+    than both producers. Ops that are left on no path are dropped, because the rows of a section rely on all inputs.
     """
     if now() > stop_at:
         yield section
@@ -172,7 +172,7 @@ def _comparable(instance: Instance, ops: Sequence[int]) -> list[int]:
 
 
 def _without_leaves(instance: Instance) -> Instance:
-    """The instance with a barrier that does not wait for ops without other readers, unless it waits only for these."""
+    """The instance with a barrier that does not wait for ops without other readers, unless it waits for no others."""
     barrier = instance.barrier
     if barrier is None:
         return instance

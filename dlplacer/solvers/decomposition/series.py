@@ -1,7 +1,7 @@
 """Series decomposition: solve the sections between cut ops one by one, and combine their schedules.
 
-The sum of the sections' bounds is a bound on the whole. If all devices can be swapped, memory does not bind and only
-the chain of cut ops joins the series, then the series' best schedules also combine, and the sum is the optimum.
+The sum of the sections' bounds is a bound on the whole. If all devices are interchangeable, memory does not bind, and
+the series share nothing but cut ops, their best schedules also combine, and the sum is the optimum.
 Otherwise a combined schedule is only a candidate, and its true makespan counts.
 """
 
@@ -45,7 +45,7 @@ from dlplacer.solvers.local_search.anneal import anneal_schedule
 from dlplacer.solvers.local_search.compile_ahead import compiled_in_time
 
 _FIND_SHARE, _BOUND_SHARE, _PART_BOUND_S = 0.25, 0.1, 0.5
-"""Shares of the time left, to find sections and for bounds of the whole after a round; seconds for a part's bounds."""
+"""Shares of the time left: for finding sections, and for bounds of the whole; seconds for a part's bounds."""
 
 _SHARES, _WORK, _GROWTH = (0.5, 0.4, 0.2), (0.1, 0.4), 4.0
 """Shares of the time without transfers, with transfers, and to minimise communication; deterministic CP-SAT seconds per
@@ -93,7 +93,7 @@ class Known:
 
 
 class SectionChain:
-    """The sections before one op, with results per instance; `alone` has the sections of joined series one by one."""
+    """The sections before one op, and results per instance; `alone` has a series for each section of joined series."""
 
     def __init__(
         self, instance: Instance, sections: Sequence[GraphSection], series: Sequence[Series], budget: Budget
@@ -150,7 +150,7 @@ class SectionChain:
     def open(self) -> list[Series]:
         """The distinct unproven series of moderate size, the widest gap first.
 
-        Sections of joined series come before all series: their bounds help to prove the joint one.
+        Sections of joined series come first: their bounds help to prove the joined series.
         """
         found = list[Series]()
         for several in (self.alone, self.series):
@@ -178,7 +178,7 @@ class SectionChain:
         """Bounds of the whole, with the heads and tails of cut ops raised by the sections before and after them.
 
         Proof: a section's ops run between the starts of its cut ops. So the time before a cut op is at least the sum of
-        bounds of the series before it, and of the sections before it of all other series. The same holds after it.
+        the bounds of series that end before it and, for other series, of sections before it. The same holds after it.
         """
         head, tail = list(bounds.head), list(bounds.tail)
         end = self.sections[-1].ops[-1]

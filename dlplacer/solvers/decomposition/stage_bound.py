@@ -1,7 +1,7 @@
 """A bound that accounts for memory and the order of layers: Lagrangian relaxation of memory over a chain of stages.
 
 Sections between cut ops run one after another. A *stage* places the blocks that first occur in its sections; the last
-one, that of the closing cut op, is its *boundary*. A stage's length depends on its blocks and on the previous boundary.
+block, that of the closing cut op, is its *boundary*. A stage's length depends on its blocks and the previous boundary.
 Backward sections over the blocks of a forward stage belong to that stage.
 
 Let x place the blocks, P(x) be the sum of the lengths of the sections, and M_d(x) and W_d(x) the bytes and the ticks of
@@ -50,8 +50,8 @@ class BlockStage(NamedTuple):
     choices
         [placement][block] → device.
     ticks
-        [device of the previous boundary][placement] → least ticks of the stage's sections; None for a block in no
-        section, which is no boundary.
+        [device of the previous boundary][placement] → least ticks of the stage's sections; None for a single block
+        that no section's stage places.
     size, work
         [placement][device] → bytes, and ticks of all ops of the blocks.
     """

@@ -85,7 +85,7 @@ class StageSearch:
         return float(self.ticks[every, np.append(ends[:1], ends[:-1]), at].sum())
 
     def _ticks(self, at: Ints, some: Ints) -> Floats:
-        """[stage of some][placement] → ticks of its sections and of the next stage's, other stages unchanged."""
+        """[position in `some`][placement] → ticks of the stage's and the next stage's sections, other stages fixed."""
         every = np.arange(len(at))
         before = np.append(self.end[0, at[0]], self.end[every, at][:-1])
         behind = self.ticks[some + 1, :, np.append(at, 0)[some + 1]]

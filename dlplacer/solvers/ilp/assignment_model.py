@@ -1,4 +1,4 @@
-"""Models of the placement alone, for feasibility without regard to time and for the least largest load.
+"""Models of the placement alone: to decide feasibility without regard to time, and to minimise the largest load.
 
 Every placement can be scheduled by running its ops one after another. So without memory over time a problem is
 infeasible exactly if no placement exists. One literal per device pair of an arc makes the linear relaxation that of

@@ -177,7 +177,7 @@ def run_one_op_at_a_time(model: cp_model.CpModel, instance: Instance, variables:
     """Eq. 12: the ops of a device do not overlap, and no zero-time op starts strictly inside another.
 
     Zero-time sources and sinks need no interval. A source starts at 0, before which no op runs. A sink inside another
-    op can move to that op's end (`decode.compact`): no op reads the sink, and the makespan is no earlier.
+    op can move to that op's end (`decode.compact`): no op reads the sink, and the makespan is at least that end.
     """
     resources: list[list[cp_model.IntervalVar]] = [[] for _ in instance.capacity]
     for op, start in enumerate(variables.start):

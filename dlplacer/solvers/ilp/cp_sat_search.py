@@ -78,9 +78,9 @@ def read_schedules(
     is_true: Callable[[Literal], bool],
     value: Callable[[cp_model.IntVar], int],
 ) -> list[Schedule]:
-    """The schedules that a solution suggests, as early as its order allows.
+    """The schedules that a solution suggests: one, as early as its order allows, or three if transfers are modelled.
 
-    If transfers are modelled, three: with these sent early; as solved, since waiting may save memory; with new ones.
+    The three: transfers sent early; as solved, because waiting may save memory; with transfers chosen anew.
     """
     place = [next(device for device, there in row.items() if is_true(there)) for row in variables.place]
     start = tuple(map(value, variables.start))

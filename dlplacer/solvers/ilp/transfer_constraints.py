@@ -90,7 +90,7 @@ def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> Non
             same: dict[tuple[int, int], int] = {}
             for resource, offset, ticks in segment.holds:
                 if offset and not ticks:
-                    # Less than a tick, with no whole one guaranteed: its tick is unknown.
+                    # The use covers no whole tick for certain, and the tick in which it begins is unknown.
                     continue
                 if (offset, ticks) not in same:
                     same[offset, ticks], begin = len(intervals), start + offset

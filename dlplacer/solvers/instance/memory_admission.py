@@ -1,4 +1,4 @@
-"""Schedules that fit in memory over time, and surrogates with which heuristics that only sum memory find some."""
+"""Schedules that fit in memory over time, and surrogates for heuristics that only sum memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -104,7 +104,7 @@ def _on_links(problem: Problem, size: int, pair: Hop, load_of: Mapping[Hop, int]
 
 
 def path_length(instance: Instance, path: Sequence[int]) -> PlacementLoads:
-    """Loads of all placements with a single load, the length of a path."""
+    """The loads of all placements, if the only load is the length of a path."""
     kinds: dict[Delay, int] = {}
     requests = []
     for op, behind in pairwise(path):

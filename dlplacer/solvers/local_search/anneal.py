@@ -54,7 +54,7 @@ from dlplacer.solvers.instance.time_limit import count_work, now
 
 
 def put(arrays: InstanceArrays, solution: Solution, unit: int, device: int, count: int) -> None:
-    """Put a unit on a device as number `count` of the move; its ops' paths become 0 (unknown), which prunes no run."""
+    """Put a unit on a device, as the move's number `count`; its ops' paths become 0 (unknown), which prunes no run."""
     ops = solution.ops
     solution.used[ops[arrays.lists[arrays.units[unit, MEMBERS]], DEVICE]] -= arrays.units[unit, BYTES]
     solution.used[device] += arrays.units[unit, BYTES]
@@ -132,7 +132,7 @@ def _neighbour_device(arrays: InstanceArrays, solution: Solution, op: int) -> in
 
 
 def _move(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int]:
-    """Move units; return their number (0 if the move is void), an op of the first, and a new place for this op.
+    """Move units; return their number (0 if the move is void), an op of the first unit, and its new place.
 
     A unit moves alone, moves with a run of ops after or before it, or swaps with a unit that runs at about that time on
     the other device. A plan without idle time needs swaps, because they preserve the loads of devices.
@@ -175,7 +175,7 @@ def _move(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int]:
 
 
 def find_paths(arrays: InstanceArrays, solution: Solution) -> None:
-    """Compute paths to the end of the schedule, and the critical ops, with readers and producers of critical transfers.
+    """Compute paths to the end of the schedule, and critical ops, with readers and producers of critical transfers.
 
     Legs (route segments of transfers) are visited in reverse order of planning. A leg in a gap before a leg planned
     earlier misses that leg's path, so some paths are too short.
@@ -330,7 +330,7 @@ _RUN_S = 1.2e-5
 
 
 def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
-    """Offer better schedules until the gap closes or time is up, cooling once; a surrogate must have equal traffic."""
+    """Offer better schedules until the gap closes or time is up, cooling once; a surrogate needs the same traffic."""
     best, budget = incumbent.best, incumbent.budget
     if best is None or incumbent.closed:
         return

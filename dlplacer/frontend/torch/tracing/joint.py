@@ -34,7 +34,7 @@ class Slot:
     """The meaning of an input or output of the traced graph.
 
     An input's role is ``parameter``, ``buffer``, ``input`` or ``tangent``, an output's ``output``, ``gradient`` or
-    ``mutation``. Parameters and buffers have a `name`, the others a `position` among the flat inputs or outputs.
+    ``mutation``. `position`: the place of an ``input`` or ``output``, or of a tangent's output; others have a `name`.
     """
 
     role: str
@@ -347,7 +347,7 @@ def own_derivatives_kept() -> Iterator[None]:
 
 
 def require_right_derivatives(captured: fx.GraphModule) -> None:
-    """Refuse calls, naming their line, whose values or gradients would differ from plain PyTorch's."""
+    """Refuse, naming the line, calls whose values or gradients would differ from plain PyTorch's."""
     for node in captured.graph.nodes:
         name = getattr(node.target, "__name__", "")
         if name == "tag_activation_checkpoint" and node.kwargs.get("use_reentrant"):

@@ -213,7 +213,7 @@ def run_forward(*args: Any) -> Any:
 def set_workspaces(graph: fx.Graph) -> None:
     """Give workspaces a stand-in of about their real size: torch's stand-ins for them are empty.
 
-    Each holds 4 gates of the output's size and padded states. The formula fits oneDNN 3.12 to 7 % and whole pages.
+    Each holds 4 gates of the output's size and padded states. The formula fits oneDNN 3.12 within 7 % and whole pages.
     """
     for node in graph.find_nodes(op="call_function", target=LSTM_FORWARD):
         if node.args[-1]:

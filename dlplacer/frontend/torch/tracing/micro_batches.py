@@ -78,7 +78,7 @@ def in_micro_batches(traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> Tr
 def divisors(traced: Traced) -> Iterator[fx.Node]:
     """Scalars of a traced micro-batch that may be the divisor of its loss: token counts, sums of class weights.
 
-    They depend only on inputs and buffers; a cross entropy's divisor only on its targets and class weights.
+    They depend only on inputs and buffers; a cross entropy's divisor depends only on its targets and class weights.
     """
     # Values that depend on no parameter, random op or tangent → whether they depend on an input.
     alone: dict[fx.Node, bool] = {}
@@ -129,7 +129,7 @@ class _Copies:
 
     `shared`: placeholder, constant, or value that depends only on parameters → its node in the new graph. `sliced`:
     [micro-batch] → `shared` with its slices of inputs. `newest`: name of a buffer → its value after the copies made so
-    far. `counts`, `shares`: [micro-batch] → divisor, divisor ÷ sum of divisors; both are empty for means and sums.
+    far. `counts`: [micro-batch] → divisor; `shares`: divisor ÷ sum of divisors; both are empty for means and sums.
     """
 
     def __init__(self, traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> None:

@@ -63,7 +63,7 @@ class _Watch(TorchFunctionMode):
         self.readers: dict[str, list[str]] = {}
 
     def holder(self, name: str, parameter: nn.Parameter) -> str | None:
-        """The innermost once-called module that owns the parameter and has all its uses; "" if unused, None if none."""
+        """The innermost module that is called once, owns the parameter and has all its uses, or None; "" if unused."""
         if name not in self.readers:
             return ""
         for path in reversed(self.readers[name]):

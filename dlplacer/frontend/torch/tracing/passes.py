@@ -132,7 +132,7 @@ _SLICED: dict[Any, Any] = {
     aten.select_backward.default: aten.stack.default,
     aten.slice_backward.default: aten.cat.default,
 }
-"""Gradient op of an index or a range of a dimension → the op that joins the gradients of all."""
+"""Gradient op of an index or a range of a dimension → the op that joins gradients of all indices or ranges."""
 
 
 def drop_sums_of_one(graph: fx.Graph) -> None:

@@ -93,7 +93,7 @@ def _entered(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Calla
 
 @functools.cache
 def is_installed(module: str) -> bool:
-    """True if a module belongs to an installed package or to Python; their registries are not the user's state."""
+    """True if a module belongs to an installed package or to Python: its globals are not the user's state."""
     path = PurePath(getattr(sys.modules.get(module), "__file__", None) or "")
     named = any(name in path.parts for name in ("site-packages", "dist-packages"))
     return named or path.is_relative_to(sysconfig.get_path("stdlib"))
@@ -230,8 +230,8 @@ def autocast_types() -> tuple[str, ...]:
 def undisturbed() -> Iterator[None]:
     """Switch off the caller's inference mode, autocast and fake tensor mode, and all warnings.
 
-    A traced graph enters and leaves autocast by calls; if it fails in between, it stays inside. Autocast would then
-    cache its casts of weights forever, and plain training would read stale ones, so its nesting depth is restored.
+    A traced graph enters and leaves autocast by calls; after a failure in between, autocast stays on. It would then
+    cache casts of weights forever, and plain training would read stale casts, so the nesting depth is restored.
     """
     kinds = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in autocast_types()}
     caches, depth = torch.is_autocast_cache_enabled(), torch.autocast_increment_nesting()
