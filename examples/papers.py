@@ -28,7 +28,7 @@ are:
 - *differs*: our number does not agree; the row has a note.
 - *follows*: the text has no number; ours follows from the inputs.
 - *circle*: the inputs include the text's number, a number solved from it, or a number chosen to fit it. So the row is
-  no comparison. The code finds inputs that equal the text's number, even by chance; fitted inputs are declared.
+  no comparison. The code marks inputs that equal the text's number, even by chance; fitted inputs are declared.
 
 | paper | rows | agree | differ | follow | circles | rest on an assumption |
 | --- | --- | --- | --- | --- | --- | --- |

@@ -233,18 +233,17 @@ def page(rows: Sequence[Mapping[str, Any]], lines: Sequence[Sequence[str]]) -> s
         if "makespan_s" in row:
             ends[row["case"]].append(row["makespan_s"])
     apart = {case: 100 * (max(ends[case]) / min(ends[case]) - 1) for case in problems}
-    spread = ", ".join(f"{case} ({percent:.0f} %)" for case, percent in apart.items() if percent >= SPREAD)
+    spread = "; ".join(f"{case} ({percent:.0f} %)" for case, percent in apart.items() if percent >= SPREAD)
     return f"""# What each part of the solver earns
 
-The default method without one of its phases, heuristics or bounds, against the full default method. Every solve has
-one worker and {seconds} s of processor time; seed {seeds}. Columns: number of solves; geometric mean of makespan ÷
+Each row compares the default method without one phase, heuristic or bound with the full method. Every solve has one
+worker and {seconds} s of processor time; seed {seeds}. Columns: number of solves; geometric mean of makespan ÷
 makespan of the full method; the worst of these ratios and its problem; the same mean for lower bounds; proofs lost and
 won. `tests/benchmarks/leave_one_out.py` makes this page.
 
 {body_text}
 Phases run until the time is up: a phase that is left out leaves its time to the others, and any change alters the
-course of a search. Over all these solves, a problem's longest makespan is within {SPREAD} % of its shortest, except for
-{spread}: there a single ratio says little.
+course of a search. A single ratio says little if all these solves of a problem differ by {SPREAD} % or more: {spread}.
 
 The {len(problems)} problems: {"; ".join(problems)}.
 """

@@ -225,9 +225,9 @@ def profile_ops(
 ) -> Times:
     """Op times on these devices, measured while all of them work: ops of a plan share memory bandwidth and cache too.
 
-    Cores also wait for the interpreter. That wait is subtracted, because a plan counts it as `dispatch_s`; an op's
-    time alone is its least. A step that needs more than `memory_bytes`, by default a device's share of the free memory,
-    is timed in parts, whose inputs are made from their shapes.
+    Cores also wait for the interpreter. That wait is subtracted, because a plan counts it as `dispatch_s`, but an op's
+    result is at least its time alone. A step that needs more than `memory_bytes`, by default a device's share of free
+    memory, is timed in parts, whose inputs are made from their shapes.
     """
     if memory_bytes is None:
         sharing = Counter(device.torch_device for device in devices)

@@ -33,8 +33,8 @@ _LEVELS = ("debug", "info", "warning", "warn", "error", "exception", "critical",
 class Slot:
     """The meaning of an input or output of the traced graph.
 
-    An input's role is ``parameter``, ``buffer``, ``input`` or ``tangent``, an output's ``output``, ``gradient`` or
-    ``mutation``. `position`: the place of an ``input`` or ``output``, or of a tangent's output; others have a `name`.
+    The roles of inputs are ``parameter``, ``buffer``, ``input``, ``tangent``; of outputs, ``output``, ``gradient``,
+    ``mutation``. An input, output or tangent has a `position` in the flat inputs or outputs; the others have a `name`.
     """
 
     role: str
