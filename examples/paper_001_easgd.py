@@ -128,7 +128,7 @@ def _cost_model() -> list[Row]:
             serial,
             "sync1",
             "11",
-            "by the text's parts an iteration exchanges in 2.3 ms, and one worker of Original* in 7.0 ms",
+            "by the text's parts an exchange takes 2.3 ms, but 7.0 ms for one worker of Original*",
         ),
         (second, "sync3", "7.7", "about 40 % of the exchange was hidden"),
     )
@@ -146,8 +146,8 @@ def _cost_model() -> list[Row]:
                 GPUS,
                 EACH,
                 assumed(
-                    "an exchange is two equal ways, a tree 2 ceil(log2 4) of them; the centre updates once for each "
-                    "worker; sync1 hides nothing"
+                    "an exchange is two equal messages, a tree 2 ceil(log2 4) of them; the centre updates once for "
+                    "each worker; sync1 hides nothing"
                 ),
             ),
             note,
@@ -319,7 +319,7 @@ def _chip() -> list[Row]:
             "16",
             lambda *sizes: copies(*sizes, power_of_two=True),
             (weights, data, memory, assumed("parts are a power of two")),
-            "the memory of 16 GB has the same value, so the code marks this row as a circle",
+            "an input, 16 GB, has this value by chance, which the code marks as a circle",
         ),
         Row("GB of 16 copies", where, None, lambda a, b: 16 * (a + b) / 1e3, (weights, data)),
     ]
@@ -398,7 +398,7 @@ def _sizes() -> list[Row]:
 
 ON_DIGITS = (
     "measured; digits.py draws ours, for two workers at equal rates. With momentum, elastic averaging is better than "
-    "its counterpart, which becomes unstable. Without momentum, Hogwild or not, it is worse, which contradicts the text"
+    "its counterpart, which becomes unstable. Without momentum it is worse, also for Hogwild, against the text"
 )
 _FIVE = "most of this gain comes from four GPUs in parallel on fewer mini-batches, not from less communication"
 _ROUNDED = "within the rounding of the table's times to a second"
@@ -407,7 +407,7 @@ PAGE = Page(
     (*_table_3(), *_table_4(), *_weak_scaling(), *_chip(), *_sizes()),
     (
         Undetermined("Figures 6 and 8", ON_DIGITS),
-        Undetermined("Figure 13", "measured; ours uses digits, with a modelled step time"),
+        Undetermined("Figure 13", "measured; ours has scikit-learn's digits and a modelled step time"),
         Undetermined("Cifar's copy of 687 MB", "60,000 float32 images are 703 MiB"),
         Undetermined("Figure 10", "the gain of packed layers was measured; the text has no values"),
         Undetermined(

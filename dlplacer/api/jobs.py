@@ -159,7 +159,7 @@ def _named(value: object, step: Mapping[str, Any], make: Callable[..., Any]) -> 
 
 
 def job_options(step: Mapping[str, Any]) -> JobOptions:
-    """The options of a step that `load_job` takes."""
+    """The entries of `step` that `load_job` takes."""
     return cast("JobOptions", {name: value for name, value in step.items() if name in JobOptions.__annotations__})
 
 

@@ -117,8 +117,8 @@ def live_tensors(plan: Plan, device: str) -> list[LiveTensor]:
     """The tensors and workspaces that are alive on a device for part of the step, without those of size 0.
 
     An output lives from its producer's start to the end of its last consumer or transfer; a copy from the start of its
-    transfer's last segment to the end of its last consumer; a relayed tensor from the start of the segment before to
-    the end of the segment after; a workspace while its op runs.
+    transfer's last segment to the end of its last consumer; a relayed tensor from the start of its arrival to the end
+    of its departure; a workspace while its op runs.
     """
     return _live_by_device(plan)[device]
 

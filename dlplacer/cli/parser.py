@@ -29,7 +29,7 @@ class Command:
     """A sub-command that offers a function on the command line.
 
     `call` names the function in `dlplacer` whose parameters become options; it is empty if the action calls none
-    or several. `own` holds options of the command itself: rows of declarations, or names of known options. `action`
+    or several. `own` holds the command's own options: a declared option's name, or a row that declares it. `action`
     takes the arguments and returns an exit code; None calls the function, then writes and prints its result. `doing`
     names the work in progress lines; `says` is printed when the first Ctrl-C stops the work. `subject` selects the
     pictures that are offered. An example is the arguments of ``dlplacer``, then ``  # `` and their effect.

@@ -1,6 +1,6 @@
 """Abilities of values that need packages above core: saving themselves, and showing themselves in a notebook.
 
-`dlplacer/__init__.py` names the functions that do this in `PROVIDERS`; core imports a function only when it is needed.
+`PROVIDERS`, filled in `dlplacer/__init__.py`, names the functions for this; core imports each only when it is needed.
 """
 
 from os import PathLike

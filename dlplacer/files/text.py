@@ -20,7 +20,7 @@ _MOST_BYTES = 4 << 30
 def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
     """The bytes of a file, or of a pipe up to its end.
 
-    Raises InputError if it cannot be read, holds more than `most` bytes, or is a folder or a device, which may not end.
+    Raises InputError if it cannot be read, holds more than `most` bytes, or is a folder or a possibly endless device.
     """
     try:
         with path.open("rb") as stream:

@@ -204,7 +204,7 @@ def measure(
     on_progress: StepReport,
     compiled: bool = False,
 ) -> Run:
-    """The result of a run: numbers compared with plain PyTorch's, times, records, prediction; equal on all processes.
+    """A run's result, equal on all processes: numbers compared with plain PyTorch, times, records and prediction.
 
     `reference`: a copy of the job's module from before the job was placed; plain PyTorch trains it.
     """

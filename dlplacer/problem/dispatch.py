@@ -26,7 +26,7 @@ _ROUNDING = 1 - 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """[device] → seconds to issue an op, 0 if nothing waits for it; its process; True if ops are issued ahead."""
+    """[device] → seconds by which issuing an op can delay others; its process; True if ops are issued ahead."""
 
     seconds: tuple[float, ...]
     process: tuple[int, ...]
@@ -102,8 +102,8 @@ def least_step_s(problem: Problem, dispatch: Dispatch) -> float:
     """Seconds that no plan of a problem can beat, because a process issues one op at a time.
 
     An op k occupies its process p for c(k, p) seconds. If it is issued ahead, c is the dispatch time. Otherwise c is
-    the lesser of the dispatch time and the op's own time: on another device the process's next op starts after the
-    dispatch time, on the same device after op k. So Σ c(k, p) ≤ T over the ops of p. Every op is on some process, so
+    the lesser of the dispatch time and the op's own time: the process's next op waits for op k if it runs on the same
+    device, else only for the dispatch. So Σ c(k, p) ≤ T over the ops of p. Every op is on some process, so
     ``T · Σ w(p) ≥ Σ over k of min over p of w(p) · c(k, p)`` for any weights w(p) ≥ 0. Here w(p) is 1 ÷ the least
     dispatch time of the process. If all ops are issued ahead, the last one issued still runs afterwards.
     """

@@ -207,7 +207,7 @@ class Lines:
 
 
 def lines_of(topology: Topology, routes: Sequence[RoutesByPair], delay: str) -> list[Lines]:
-    """[size] → delays of its routes as `Lines`; sizes with one table of routes share the object."""
+    """[size] → delays of its routes as `Lines`, one object per table of routes."""
     line_of, names, known = route_lines(topology, delay), list(topology.device_index), dict[int, Lines]()
     for table in {id(table): table for table in routes}.values():
         pairs = {pair: tuple(map(line_of, segments(topology, route))) for pair, route in table.items()}

@@ -26,7 +26,7 @@ def _decimal(value: float) -> Fraction:
 def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
     """The length of a tick in seconds, from all durations and delays of a problem and an upper bound on its makespan.
 
-    If all values are multiples of a common unit and the horizon is below `MAX_TICKS` of them, the tick is that unit
+    If all values are multiples of a common unit and the horizon is below `MAX_TICKS` units, the tick is that unit
     and ticks are exact. Otherwise it is the larger of 1 ns and horizon ÷ (`MAX_TICKS` − 1).
     """
     nonzero = {value for value in values if value}

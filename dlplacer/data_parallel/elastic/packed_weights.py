@@ -1,7 +1,7 @@
 """The trainable parameters and the buffers of a module as one vector, so that one message carries them all.
 
-Layout: parameters, then float buffers, then the bytes of integer buffers. Each byte is one number of the vector, so a
-sum of one rank's bytes and the others' zeros is exact. Thus the all-reduce of the weights also carries the integers.
+Layout: parameters, then float buffers, then the bytes of integer buffers. A byte is one number of the vector,
+for which all ranks but one send zeros, so the sum is exact. So the all-reduce of the weights also carries integers.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Epochs measured by training like 1, 2, 4 … workers on one device, with any framework and model."""
+"""Epochs for 1, 2, 4 … workers, measured on one device, with any framework and model."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence

@@ -283,7 +283,7 @@ class PieceTable:
         self._made: dict[tuple[Any, ...], fx.Node] = {}
 
     def insert(self, target: Any, args: tuple[Any, ...], name: str, like: fx.Node, kwargs: Any = None) -> fx.Node:
-        """A new call before the reader, with its stand-in; its origin is the op of `like`."""
+        """A new call before the reader, with a stand-in as result; its `ORIGIN` is the op of `like`."""
         with self.graph.inserting_before(self.reader):
             node = call_like(self.graph, target, args, like.meta, name, kwargs)
         node.meta.setdefault(ORIGIN, behind_views(like).name)

@@ -104,7 +104,7 @@ DEVICE_TABLE: Mapping[str, DeviceType] = MappingProxyType(dict(_rows()))
 
 
 def is_core(device: Device) -> bool:
-    """True if an op runs inside the call that issues it: on a synchronous device, or a core by type."""
+    """True if the call that issues an op also runs it: the device is synchronous, or of the type `CORE`."""
     return not device.asynchronous or device.type == CORE
 
 

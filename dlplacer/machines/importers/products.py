@@ -141,7 +141,7 @@ def _required(name: str) -> str:
 
 
 def with_types(topology: Topology, device_type: str | None) -> Topology:
-    """The topology with the given types, and their memory and rates, for devices without a type."""
+    """The topology in which devices without a type get the given types, and missing memory and rates."""
     types = given_types(device_type, [device.id for device in topology.devices if device.type == UNTYPED])
 
     def typed(device: Device) -> Device:

@@ -225,8 +225,8 @@ def fit(
     """The best placement of the layers, with a bound, the splits of other tools, the bottleneck and improvements.
 
     `last`: Names or types of devices to use only if the model does not fit on the others. `tensor_parallel`: Sets of
-    GPUs that divide every matrix, each set as one stage. Of several divisions the best is used; the bound holds for
-    this division only.
+    GPUs that divide every matrix, each set as one stage. Of several sets of shares the best is used; the bound
+    holds for these shares only.
 
     Raises InfeasibleError with the missing bytes if the model does not fit.
     """

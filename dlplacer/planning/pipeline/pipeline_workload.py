@@ -152,7 +152,7 @@ MOST_KEPT = 32
 class DeviceChain:
     """Devices in the order of the stages, stage k on device k mod p, with the routes between neighbours.
 
-    `forward`, `backward`: [rank] → cost of the route to the next rank (from the last to the first) and of the route
+    `forward`, `backward`: [rank] → cost of the route to the next rank, after the last the first, and of the route
     back.
     """
 
@@ -163,7 +163,7 @@ class DeviceChain:
     backward_directions: tuple[tuple[LinkDirection, ...], ...]
 
     def routes(self, wraps: bool) -> Routes:
-        """Latencies and seconds per byte of all routes that stages use; smaller is better."""
+        """Latencies and seconds per byte of all routes that stages use."""
         count = len(self.devices) if wraps else len(self.devices) - 1
         lines = (*self.forward[:count], *self.backward[:count])
         return tuple(number for line in lines for number in (line.latency_s, line.s_per_byte))

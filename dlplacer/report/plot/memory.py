@@ -18,9 +18,9 @@ _FAR_ABOVE = 2.5
 
 
 def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
-    """Axes with the live bytes of every device against seconds of the step; y counts rows.
+    """Axes with the live bytes of every device against seconds of the step; y is in rows.
 
-    Each device has a row, and all rows have the same height in bytes: the greatest peak, or a line near it. Dots mark
+    Each device has a row; all are as high as the greatest peak, or as the highest line not far above it. Dots mark
     the peaks. The dashed line is the sum of footprints (Pal et al. 2019, eq. 13): all ops for the whole step, without
     copies. The dotted line is the capacity, if it is limited. Values far above all peaks appear only in the labels.
     """

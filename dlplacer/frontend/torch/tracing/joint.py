@@ -260,9 +260,9 @@ def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
 def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tuple[Any, ...]) -> None:
     """Make a Dynamo graph read the job's parameters and buffers by name, however the step reaches them.
 
-    Dynamo makes an input of every tensor that the step reaches. Each registered one becomes the same value that the
-    modules read, so gradients arrive and changes are seen; others are constants. A CaptureError refuses
-    numbers that Python draws, and unregistered tensors that the step would train or changes in place.
+    Dynamo makes an input of every tensor that the step reaches. A registered tensor is replaced by the value that the
+    modules read, so it gets gradients and shows changes; others are constants. A CaptureError refuses Python's
+    random numbers, and unregistered tensors that the step trains or changes in place.
     """
     flatten: Any = captured._dynamo_bytecode_flatten
     read = dict(zip(captured.graph.find_nodes(op="placeholder"), flatten(*args), strict=True))

@@ -138,7 +138,7 @@ _SLICED: dict[Any, Any] = {
 def drop_sums_of_one(graph: fx.Graph) -> None:
     """Remove sums over kept dimensions of size 1, which autograd adds even if nothing was broadcast.
 
-    A model's own sum stays: it is a copy, which does not change with the parameter or buffer that it read.
+    A model's own sum stays: it is a copy, which later changes of its parameter or buffer must not reach.
     """
     for node in filter(is_backward, graph.find_nodes(op="call_function", target=aten.sum.dim_IntList)):
         source, dims = node.args[0], node.args[1]
