@@ -67,7 +67,7 @@ _OFTEN = 4
 """Occurrences per device above which a series counts as repeated."""
 
 
-_LEAST_WORK, _MOST_S, _ANEW = 0.12, 5.0, 0.25
+_LEAST_WORK, _MOST_S, _ANEW = 0.03, 5.0, 0.25
 """Deterministic CP-SAT seconds and time limit in seconds of a subproblem, and share of known answers to recompute."""
 
 _CLOSING, _AGAIN_S, _ANNEAL_GAP = 0.005, 0.5, 0.01
