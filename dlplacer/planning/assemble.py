@@ -120,7 +120,7 @@ def _makespan_s(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequenc
     return max(entry.end_s for entry in ops)
 
 
-_MEASURES: dict[str, tuple[Callable[..., float], Callable[[Problem, ProblemSchedule], int]]] = {
+_MEASURES: dict[str, tuple[Callable[..., float], Callable[[Problem, ProblemSchedule], int | None]]] = {
     "makespan": (_makespan_s, lambda problem, schedule: schedule.makespan),
     "period": (period_s, lambda problem, schedule: schedule.period),
 }

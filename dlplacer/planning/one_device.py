@@ -59,8 +59,7 @@ def one_device_note(plan: Plan) -> str | None:
     """A note if one device is as fast as a plan on several, within noise, and no op has fixed devices; else None."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
     alone_s = one_device_s(plan.graph, plan.topology)
-    is_held = bool(plan.graph.constraints.pins) or any(op.devices for op in plan.graph.ops)
-    if len(working) < 2 or is_held or alone_s is None or alone_s > (1 + _NOISE) * plan.makespan_s:
+    if len(working) < 2 or _is_held(plan) or alone_s is None or alone_s > (1 + _NOISE) * plan.makespan_s:
         return None
     return (
         f"one device is within the noise of this plan: {format_seconds(alone_s)} a step alone, "
@@ -68,10 +67,14 @@ def one_device_note(plan: Plan) -> str | None:
     )
 
 
+def _is_held(plan: Plan) -> bool:
+    return bool(plan.graph.constraints.pins) or any(op.devices for op in plan.graph.ops)
+
+
 def one_device_is_best(plan: Plan, critical_path_s: float | None = None) -> str | None:
     """A note with the reason if a plan uses one of several devices; `critical_path_s` is computed if None."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
-    if len(plan.topology.devices) < 2 or len(working) != 1:
+    if len(plan.topology.devices) < 2 or len(working) != 1 or _is_held(plan):
         return None
     proof = "no plan is faster" if plan.status == "optimal" else "no plan that was found is clearly faster"
     if critical_path_s is None:

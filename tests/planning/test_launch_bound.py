@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Topology
@@ -51,6 +52,9 @@ def test_a_plan_within_the_noise_of_one_device_is_said_to_be() -> None:
     plan = place(OpGraph(ops, edges), TWO_GPUS, time_limit_s=3.0).plan
     assert len(set(plan.placement.values())) == 2
     assert one_device_note(plan) is not None
+    for constraints, is_told in ((Constraints({}, (("a0", "a1"),)), True), (Constraints({"a0": "gpu0"}), False)):
+        held = replace(plan, graph=replace(plan.graph, constraints=constraints))
+        assert (one_device_note(held) is not None) is is_told
     assert one_device_note(place(long, TWO_GPUS, time_limit_s=3.0).plan) is None
 
 

@@ -1,5 +1,8 @@
 """The note that one device is best says why only where that is the reason."""
 
+from dataclasses import replace
+
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
@@ -24,6 +27,10 @@ def test_nothing_of_a_chain_runs_at_once() -> None:
     assert "one device is best" in text
     assert "its longest chain of ops takes as long by itself" in text
     assert "transfer" not in text
+
+
+def test_ops_pinned_to_one_device_are_no_reason_for_it() -> None:
+    assert said("host", replace(FORK, constraints=Constraints(dict.fromkeys("xyz", "b")))) == ""
 
 
 def test_cores_of_one_process_wait_for_it() -> None:

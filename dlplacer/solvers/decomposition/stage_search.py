@@ -106,7 +106,7 @@ def search_stages(
     enough = 2**62 if incumbent.best is None else incumbent.best.makespan
     within(lambda: now() > began + _DUAL_SHARE * seconds, lambda: dual.solve(enough))
     incumbent.raise_bound(dual.bound)
-    if len(stages) * max(stage.size.size for stage in stages) > _MOST_ENTRIES:
+    if len(stages) * max(stage.size.size for stage in stages) > _MOST_ENTRIES or incumbent.closed:
         return
     search, rank, rooms = StageSearch(stages), by_rank(instance, upward_ranks(instance)), _rooms(surrogate)
     starts = sorted(dual.found, key=lambda one: int(np.maximum(one.size - rooms, 0).sum()))[:_STARTS]
