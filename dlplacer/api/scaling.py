@@ -138,7 +138,7 @@ def advise_minibatch(
     on_progress: Callable[[int, int], None] = silent,
     **step: Unpack[StepOptions],
 ) -> Batches:
-    """Plans of mini-batches in the memory of the machine's first device, by training time, with modules to recompute.
+    """Plans of mini-batches that fit on the machine's first device, by training time, with modules to recompute.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def advise_gpus(
     efficiency: float | None = None,
     gpus: int | None = None,
 ) -> dict[str, float]:
-    """The other quantities of lemma 3.1 (Zou et al. 2017), from overhead with speedup or GPUs, or efficiency with GPUs.
+    """Quantities of lemma 3.1 (Zou et al. 2017), from overhead and speedup, overhead and GPUs, or efficiency and GPUs.
 
     Examples
     --------
@@ -248,7 +248,7 @@ def _training(name: str) -> _Named:
 
 @dataclass(frozen=True)
 class Epochs(Shown):
-    """Epochs measured per variant (exact gradients at every step first), and the content of their file."""
+    """Measured epochs, first with exact gradients at every step, then per codec or period; and their file's content."""
 
     measured: "tuple[MeasuredEpochs, ...]"
     content: Mapping[str, Any]

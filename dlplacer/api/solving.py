@@ -263,7 +263,7 @@ def explain(
     """The causes of a plan's step time, and the gains of several changes, found by solving again within the budget.
 
     Changes: links twice as fast, one more device of each type, a quarter more memory, each of the three longest ops
-    twice as fast; with `why`, an op on each of the other devices instead.
+    twice as fast; with `why`, the longest op that each pattern matches on every other device instead.
 
     Examples
     --------

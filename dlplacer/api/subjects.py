@@ -83,7 +83,7 @@ def topology_of(value: TopologyLike, name: str = "topology") -> Topology:
 
 
 def machine_of(value: TopologyLike, name: str = "topology") -> Topology:
-    """Like `topology_of`, for a machine to plan for: warns about unlimited memory and assumed overheads."""
+    """Like `topology_of`, but warns about unlimited memory and assumed overheads."""
     topology = topology_of(value, name)
     note(*machine_notes(topology))
     return topology

@@ -43,7 +43,7 @@ _STRUCTURAL = RULES[:5]
 
 
 def violations(plan: Plan) -> tuple[Violation, ...]:
-    """The violations of all rules, none for a valid plan. If the placement has violations, only these are reported.
+    """The violations of all rules; empty for a valid plan. If the placement is invalid, only its violations are listed.
 
     The tolerance of times is 1e-9 × the time of all ops, transfers and issues in series: `Plan.tolerance_s`.
     """

@@ -71,7 +71,7 @@ class LiveTensor(NamedTuple):
     what
         ``output`` of an op there, its ``workspace``, ``copy`` of a tensor from another device, or ``relayed``.
     op
-        The op that produces it.
+        The op that produces the tensor or uses the workspace.
     start_s, end_s
         Its lifetime in seconds by the memory rule; the end is after the start.
     """

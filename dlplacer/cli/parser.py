@@ -32,7 +32,7 @@ class Command:
     or several. `own` holds the command's own options: a declared option's name, or a row that declares it. `action`
     takes the arguments and returns an exit code; None calls the function, then writes and prints its result. `doing`
     names the work in progress lines; `says` is printed when the first Ctrl-C stops the work. `subject` selects the
-    pictures that are offered. An example is the arguments of ``dlplacer``, then ``  # `` and their effect.
+    pictures that are offered. Each of `examples` is arguments of ``dlplacer``, then ``  # `` and their effect.
     """
 
     name: str

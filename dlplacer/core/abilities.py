@@ -1,6 +1,6 @@
 """Abilities of values that need packages above core: saving themselves, and showing themselves in a notebook.
 
-`PROVIDERS`, filled in `dlplacer/__init__.py`, names the functions for this; core imports each only when it is needed.
+`PROVIDERS`, filled in `dlplacer/__init__.py`, names the functions that provide them; core imports one when it needs it.
 """
 
 from os import PathLike

@@ -1,4 +1,4 @@
-"""The exceptions of dlplacer; the number is the exit status of a command that ends with the exception.
+"""The exceptions of dlplacer; each number below is the exit status of a command that ends with the exception.
 
 DlplacerError 1 ─┬─ InputError 2 ─── FileFormatError 2, CaptureError 2, MismatchError 2
                  ├─ InfeasibleError 3, NoPlanError 4, CheckError 5

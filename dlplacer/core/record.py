@@ -138,7 +138,7 @@ def _refusal(owner: Any, mistake: Any) -> str:
 
 
 class Record:
-    """Base of records: a name for messages, and a repr without the fields that hold their default."""
+    """Base class of records, with a label for messages and a repr that omits fields with their default value."""
 
     __slots__ = ()
     __pydantic_config__: ClassVar = {"extra": "forbid", "arbitrary_types_allowed": True}

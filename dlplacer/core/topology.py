@@ -29,7 +29,7 @@ class Device(Record):
     dispatch_s
         Seconds that the host process needs to issue an op that takes time; None if unknown, which counts as 0.
     process
-        Name of the host process, which issues one op at a time for its devices; if empty, the device has its own.
+        Name of the host process, which issues one op at a time for its devices; if "", the device has its own process.
     asynchronous
         True if ops are issued ahead and queue at the device, as on GPUs. Otherwise an op runs inside the call that
         issues it, and its time includes that call, as on CPU cores. See `dlplacer.problem.dispatch`.
@@ -86,7 +86,7 @@ class Link(Record):
         return self.bytes_per_s * self.count
 
     def direction(self, hop: tuple[str, str]) -> tuple[str, str]:
-        """The link direction that a hop uses; both hops of a half-duplex link use one, with its ends in name order."""
+        """The link direction that a hop uses; both hops of a half-duplex link use the one in name order."""
         return hop if self.duplex == "full" else (min(hop), max(hop))
 
 

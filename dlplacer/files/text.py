@@ -36,7 +36,7 @@ def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
 
 
 def write_bytes(path: str | PathLike[str], data: bytes) -> None:
-    """Write atomically to a regular file and plainly to anything else (a pipe, ``/dev/stdout``).
+    """Write `data` atomically to a regular file, and directly to anything else (a pipe, ``/dev/stdout``).
 
     Raises InputError if the file cannot be written.
     """
@@ -128,7 +128,7 @@ def write_json(path: str | PathLike[str], value: Any) -> None:
 
 
 def write_text(path: str | PathLike[str], text: str) -> None:
-    """Write text atomically to a regular file and plainly to anything else (a pipe, ``/dev/stdout``).
+    """Write `text` atomically to a regular file, and directly to anything else (a pipe, ``/dev/stdout``).
 
     Lone surrogates, which UTF-8 cannot encode, become JSON escapes: ``\\ud800``.
 

@@ -1,4 +1,4 @@
-"""Read the decoder in a config.json, GGUF header or safetensors index; a table of model families gives the shapes."""
+"""Read a decoder from a config.json, GGUF header or safetensors index; a table of model families adds missing facts."""
 
 import math
 from collections import Counter
@@ -16,11 +16,11 @@ from dlplacer.planning.fit.decoder import CachedAttention, Decoder, DecoderPart,
 class Family(NamedTuple):
     """Facts about a model family that are absent from its config.json.
 
-    `norms`: norms per layer, as a digit; with the flag ``b`` each has a bias beside its weight. `biases`: the
-    projections with a bias: ``q`` (with k and v), ``o``, ``m`` (the MLP, and experts), ``h`` (the head); ``-`` for
-    none. `flags`: ``g``: the MLP has three matrices, not two; ``n``: queries and keys of a head are normalized; ``t``:
-    embedding and head share weights unless the file says otherwise. The other fields are module paths, separated by
-    ``+`` if several; ``{}`` stands for the layer number.
+    `norms`: norms per layer, as a digit. `biases`: the projections with a bias: ``q`` (with k and v), ``o``, ``m`` (the
+    MLP, and experts), ``h`` (the head); ``-`` for none. `flags`: ``b``: norms have a bias beside the weight; ``g``: the
+    MLP has three matrices, not two; ``n``: queries and keys of a head are normalized; ``t``: embedding and head share
+    weights unless the file says otherwise. The other fields are module paths, separated by ``+`` if several; ``{}``
+    stands for the layer number.
     """
 
     norms: str
@@ -322,7 +322,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def read_decoder(path: str | PathLike[str], weights: str | float | None = None) -> Decoder:
-    """The decoder in a file, or in a folder that contains one.
+    """The decoder described by a file, or by the config.json in a folder.
 
     `weights` overrides the type or bits of the layers' matrices; a GGUF file gives a type for each tensor and takes no
     override.

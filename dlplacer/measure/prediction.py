@@ -1,4 +1,4 @@
-"""Predict a plan's step from costs of the same run: op times alone and side by side, links, issue costs."""
+"""Predict a plan's step from costs of the same run: op times (alone, side by side), links and issue costs."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class Prediction:
     """The predicted step, in seconds; `plan` is the replayed plan of the slowest replica.
 
     `alone_s` is the total time of a replica's ops while no other device works, a mean over replicas. `busy_s` is the
-    total time of the ops in `plan`. `contention` is the total time while all used devices work ÷ `alone_s`. `host_s` is
+    total time of the ops in `plan`. `contention` is the ops' time while all used devices work ÷ `alone_s`. `host_s` is
     the time before the devices start and after they end. `dispatch_s` is the cost of issuing an op; 0 for cores.
     """
 
@@ -38,11 +38,11 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts a plan's step from the times of each device's ops, taken without transfers, alone and side by side.
+    """Predicts a plan's step from op times measured without transfers: on each device alone, and side by side.
 
-    In a plan, an op runs beside others for a share of its time: it takes alone + share × (side by side − alone). The
-    replayed plan gives the share. No op time is taken from the predicted step. Replicas wait for each other at every
-    collective, so the slowest replica counts.
+    In a plan, an op runs beside ops of other devices for a share of its time, which the replayed plan gives. The op's
+    time is alone + share × (side by side − alone). No op time comes from a run of the whole plan. Replicas wait for
+    each other at every collective, so the slowest replica counts.
 
     `own`: device of the plan → the device's own ops, for devices of this process; by default made from the placed job.
     """
@@ -86,7 +86,7 @@ class Predictor:
             self._take("together", list(self._own))
 
     def predict(self, host_s: float) -> Prediction:
-        """The prediction from all samples, and from the host's time in recorded steps; the same on all processes."""
+        """The prediction from all samples and `host_s`, the host's time in recorded steps; equal on all processes."""
         own = {kind: self._typical(kind) for kind in self._samples}
         replicas = [{kind: dict[str, float]() for kind in own} for _ in range(self._group.replicas)]
         for replica, theirs in zip(self._group.replica_of, self._group.gathered(own), strict=True):
@@ -152,10 +152,10 @@ def used_devices(plan: Plan) -> set[str]:
 
 
 def overlap_shares(plan: Plan, devices: Collection[str], replicas: int = 1) -> Mapping[str, float]:
-    """Op on one of these devices → share of the other devices that work while it runs: 0 alone, 1 beside all.
+    """Op on one of `devices` → share of the other devices that work while the op runs: 0 alone, 1 beside all.
 
     The share is the mean number of other busy devices during the op ÷ the number of other devices. All replicas run the
-    same plan at the same time, so a device's counterparts in other replicas are busy whenever it is.
+    same plan at the same time, so a device's counterparts in other replicas are busy at the same times.
     """
     others = replicas * len(devices) - 1
     entries = [entry for entry in plan.ops if entry.device in devices and entry.end_s > entry.start_s]

@@ -56,7 +56,7 @@ def alternated_times(
     timed: Callable[[Callable[[], object]], float],
     on_round: Callable[[int, float], None] = lambda number, share: None,
 ) -> dict[str, list[float]]:
-    """Name → seconds of its step in every round; the steps alternate, and so does their order.
+    """Name → seconds of the named step in every round; every other round runs the steps in reverse order.
 
     Each compared step first warms up: `warmup` times, at least twice, then until two successive times differ by at most
     3 %, or 12 steps or 10 s are over. Untimed steps precede each short compared step, because caches hold other data.

@@ -113,7 +113,7 @@ def selftest(
 
     Numbers: random plans of the small models are compared with a run on the first device and with plain PyTorch there;
     the first model runs with every backend of segments. Races: each plan runs `repeats` times more, after a random
-    pause of every device, and must give the same numbers, bit by bit on cores. The other checks only report latency
+    pause of every device, and must give the same numbers, bit for bit on cores. The other checks only report latency
     and rate of links, issue costs, and step times of the `timed` models: in plain PyTorch, and with every backend on
     one and two devices.
     """

@@ -78,7 +78,7 @@ class TracedStep:
 
 
 def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) -> list[OpSplit]:
-    """A split of each of the `ops` into `parts`, in graph order, except ops that cannot be cut into so many.
+    """A split of each of the `ops` into `parts`, in graph order, except ops that cannot be cut into so many parts.
 
     If the first value that an op reads is cut along an axis, the op is cut along the same axis if possible: a pool
     after a norm follows the norm's cut along the channels. Otherwise the op is cut along the first axis of its rule,
@@ -105,7 +105,7 @@ def with_estimated_times(whole: OpGraph, graph: OpGraph) -> OpGraph:
     """The split `graph` with times from the `whole` graph; an op that is not split keeps its time.
 
     A part takes its share of the whole op's time, by FLOPs or else by bytes, plus 3 %. Slices and joins take times from
-    a line through the whole graph's joins. Device types on which some op has no time are left to the roofline.
+    a line fitted to the whole graph's joins. Device types on which some op has no time are left to the roofline.
     """
     named = {kind for op in whole.ops if isinstance(op.time_s, Mapping) for kind in op.time_s}
     kinds = [kind for kind in named if all(op.time_on(kind) is not None for op in whole.ops)]

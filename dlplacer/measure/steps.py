@@ -134,7 +134,7 @@ class OneProcess:
         return [value]
 
     def with_exchange(self, graph: OpGraph) -> OpGraph:
-        """The graph with times of the measured all-reduce for its collectives."""
+        """The graph, with the times of its collectives computed from `all_reduce`; unchanged without replicas."""
         if self.replicas == 1 or self.all_reduce is None:
             return graph
         return with_exchange_times(graph, self.topology, self.all_reduce)

@@ -69,11 +69,11 @@ def plan_of(
     solve_s: float,
     provenance: Mapping[str, Any],
 ) -> Plan:
-    """The plan of ops and transfers with their times; if the outcome has no schedule, only its bound is used.
+    """The plan of timed ops and transfers; `outcome` gives the bound and, if it has a schedule, the value in ticks.
 
     If ops wait for the processes that issue them, times are not whole ticks; the gap is then computed in seconds.
 
-    Raises InternalError if the bound is above the objective's value, or the ops are longer than their ticks allow.
+    Raises InternalError if the bound is above the objective's value, or the plan is longer than rounding explains.
     """
     dispatch, objective = dispatch_of(problem.topology), OBJECTIVES[problem.options.objective]
     bound_s = float(outcome.lower_bound * problem.tick_s)
@@ -178,8 +178,8 @@ _NEAR, _FARTHER, _ROUNDS = 2**6, 2**8, 4
 def with_fine_ticks(problem: Problem) -> Problem:
     """The problem, in shorter ticks if its horizon is far above the makespan of its plans.
 
-    The ticks suit plans up to the makespan of a first heuristic plan. If no heuristic finds a plan, because memory is
-    short, they suit plans up to a multiple of the least work of all ops.
+    The shorter ticks suit plans up to the makespan of a first heuristic plan. If no heuristic finds a plan, because
+    memory is short, the ticks suit plans up to 64 times the time of all ops on their fastest devices.
     """
     kinds = problem.topology.device_types
     # The time of all ops, each on its fastest device type.
@@ -199,7 +199,7 @@ def with_fine_ticks(problem: Problem) -> Problem:
 
 
 def rescaled(problem: Problem, plan: Plan) -> Problem | None:
-    """The problem in ticks that suit schedules no longer than a plan; None if the problem's ticks already do."""
+    """The problem in ticks that suit schedules up to the length of `plan`; None if its ticks suit them already."""
     if problem.reached_s is not None and plan.makespan_s > problem.reached_s:
         return _limited(problem, plan.makespan_s)
     if plan.rounding_s <= NEGLIGIBLE * plan.makespan_s:

@@ -72,7 +72,7 @@ def _is_held(plan: Plan) -> bool:
 
 
 def one_device_is_best(plan: Plan, critical_path_s: float | None = None) -> str | None:
-    """A note with the reason if a plan uses one of several devices; `critical_path_s` is computed if None."""
+    """A note that says why one device is best, if the plan uses one of several devices; else None."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
     if len(plan.topology.devices) < 2 or len(working) != 1 or _is_held(plan):
         return None
@@ -119,7 +119,7 @@ _COLLAPSE = 0.5
 
 
 def launch_note(result: Result) -> str | None:
-    """A note if, with eager PyTorch, one device is best or most of the gain is lost; else None."""
+    """A note if eager PyTorch loses at least half of the plan's gain over one device; else None."""
     plan, speedup = result.plan, result.speedup
     eager = with_issue(plan.topology, "eager")
     if eager == plan.topology or len(set(plan.placement.values())) < 2 or speedup is None or speedup <= 1:

@@ -21,7 +21,7 @@ from dlplacer.solvers.instance.schedule import Incumbent, Outcome, keeps_blocks_
 def placement_from(plan: Plan, problem: Problem) -> tuple[tuple[int, ...], str]:
     """The placement that follows a plan, [op] → position of its device, and a text on how many ops follow the plan.
 
-    An op goes where the plan has the op of its id, an op made from that op, or an op that it was made from. A
+    An op goes to the device on which the plan has it, an op made from it, or an op that it was made from. A
     colocation group goes to the device with most of its work. An op that the plan lacks goes to a device of its
     producers, or else of its readers. Devices are matched by name, then by type, then in order.
     """
@@ -113,7 +113,7 @@ class WarmStart:
         self.note = "the solve did not begin"
 
     def begin(self, instance: Instance, incumbent: Incumbent) -> None:
-        """Offer the plan's placement, in its order, to an empty incumbent."""
+        """Offer the plan's placement, in the plan's order, to an empty incumbent."""
         order = _ordered(self.problem, self.plan, [[end for end, _ in arcs] for arcs in instance.predecessors])
         # The barrier, if there is one, may run on any device.
         device = [*self.placement, *[0] * (instance.op_count - self.problem.op_count)]
@@ -130,7 +130,7 @@ class WarmStart:
     def if_better(
         self, found: Plan | None, outcome: Outcome, method: str, provenance: Mapping[str, Any]
     ) -> Plan | None:
-        """The warm plan with the new bound if it is valid and faster than the plan found; else the plan found."""
+        """The warm-start plan, with the new bound, if that plan is valid and faster than `found`; else `found`."""
         bound = Outcome(None, outcome.lower_bound)
         for ops, transfers in self._as_it_was():
             if found is None or max(entry.end_s for entry in ops) < found.makespan_s:

@@ -159,7 +159,7 @@ class Answer:
 
 @dataclass(frozen=True, repr=False)
 class WhatWouldHelp(Shown):
-    """The answers, the largest gain first; answers without a step come last.
+    """An answer for every change, the largest gain first; changes that were not tried come last.
 
     `base`: The plan that gains refer to, which is the given plan or a better one from another solve.
     """
@@ -217,7 +217,7 @@ def what_would_help(
 ) -> WhatWouldHelp:
     """The step time with every change that `changes` yields, each solved in an equal part of the remaining time.
 
-    `budget_s`: Seconds for the whole call. Only a step of a solve that cannot be interrupted may exceed it. `stop`:
+    `budget_s`: Seconds for the whole call. Only the part of a solve that cannot be interrupted may exceed it. `stop`:
     Once it is set, the remaining changes are not tried.
     """
     if not 0 < budget_s < inf:
@@ -270,7 +270,7 @@ class Elsewhere:
     """The step with an op on another device.
 
     `makespan_s`: The shortest step found with the op there and all else free. `lower_bound_s`: The bound of that solve.
-    `kept`: Another op, pinned to the old device if both devices are interchangeable, so that not all ops swap; or "".
+    `kept`: Another op, pinned to the old device so that the solver cannot swap interchangeable devices; else "".
     """
 
     op: str

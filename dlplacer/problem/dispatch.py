@@ -1,16 +1,16 @@
 """Host processes that issue ops, one at a time each: issue times, and a bound on the step.
 
-A device's process issues each of its ops of positive time in `Device.dispatch_s`. Zero-time ops and transfers cost
-nothing to issue.
+A device's process takes `Device.dispatch_s` to issue each op of positive time. Zero-time ops and transfers cost nothing
+to issue.
 
 *Asynchronous* devices (GPUs) queue issued ops. Their process runs ahead and issues the ops of all its devices in the
 order of their starts; an op starts after it has been issued. So at any time a process has spent at least the dispatch
-times of all ops that have started. Behind the barrier at the loss, only dispatch times after the barrier count.
+times of all its ops that have started. Ops behind the barrier at the loss are issued from the barrier on.
 
 *Synchronous* devices (CPU cores) run an op inside the call that issues it, so an op's time includes its issue. Cores of
-one process share its interpreter: after an op has started, an op of another core starts no earlier than `dispatch_s`
-later, first come, first served. A core alone in its process never waits. Asynchronous and synchronous devices of one
-process do not wait for each other.
+one process share its interpreter: an op starts at least `dispatch_s` after the last op that started on another core,
+first come, first served. A core alone in its process never waits. Asynchronous and synchronous devices of one process
+do not wait for each other.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ _ROUNDING = 1 - 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """[device] → seconds by which issuing an op can delay others; its process; True if ops are issued ahead."""
+    """[device] → seconds by which issuing an op can delay other ops; its process; True if its ops are issued ahead."""
 
     seconds: tuple[float, ...]
     process: tuple[int, ...]
@@ -46,12 +46,12 @@ class Dispatch:
         )
 
     def sharing(self, device: int) -> int:
-        """The number of devices that share the process of a device, this one included."""
+        """The number of devices with a device's process and kind (asynchronous or not), the device included."""
         mine = self.process[device], self.asynchronous[device]
         return list(zip(self.process, self.asynchronous, strict=True)).count(mine)
 
     def hold_s(self, device: int, time_s: float) -> float:
-        """Seconds for which an op occupies its process, whatever the order; see `least_step_s`."""
+        """Least seconds for which an op of `time_s` occupies the device's process, in any order; see `least_step_s`."""
         return self.seconds[device] if self.asynchronous[device] else min(self.seconds[device], time_s)
 
 
@@ -70,7 +70,7 @@ def dispatch_of(topology: Topology) -> Dispatch:
 
 
 def with_one_process(topology: Topology, dispatch_s: float) -> Topology:
-    """The machine with all devices asynchronous and one process that issues their ops."""
+    """The machine with all devices asynchronous and one process that issues each op in `dispatch_s`."""
     devices = topology.devices
     issued = (replace(each, dispatch_s=dispatch_s, process="one", asynchronous=True) for each in devices)
     return replace(topology, devices=tuple(issued))
@@ -83,9 +83,9 @@ def issue_times(
     dispatch: Dispatch,
     behind: Container[int] = frozenset(),
 ) -> list[float]:
-    """[op] → seconds until its process has issued the op, in this order; 0 if it takes no time or is not issued ahead.
+    """[op] → seconds until its process has issued it, in `order`; 0 if the op takes no time or is not issued ahead.
 
-    Times of ops behind a barrier count from the barrier.
+    Times of the ops in `behind` count from the barrier.
     """
     issued = [0.0] * problem.op_count
     spent: dict[tuple[int, bool], float] = defaultdict(float)
@@ -102,10 +102,10 @@ def least_step_s(problem: Problem, dispatch: Dispatch) -> float:
     """Seconds that no plan of a problem can beat, because a process issues one op at a time.
 
     An op k occupies its process p for c(k, p) seconds. If it is issued ahead, c is the dispatch time. Otherwise c is
-    the lesser of the dispatch time and the op's own time: the process's next op waits for op k if it runs on the same
-    device, else only for the dispatch. So Σ c(k, p) ≤ T over the ops of p. Every op is on some process, so
-    ``T · Σ w(p) ≥ Σ over k of min over p of w(p) · c(k, p)`` for any weights w(p) ≥ 0. Here w(p) is 1 ÷ the least
-    dispatch time of the process. If all ops are issued ahead, the last one issued still runs afterwards.
+    the lesser of the dispatch time and the op's own time: the next op of p waits for the end of op k on the same
+    device, and for its dispatch on another. So Σ c(k, p) ≤ T over the ops of p. Every op has some process. So for any
+    weights w(p) ≥ 0, ``T · Σ w(p) ≥ Σ over k of min over p of w(p) · c(k, p)``. Here w(p) is 1 ÷ the least dispatch
+    time of the process. If all ops are issued ahead, the op issued last runs afterwards, so the least op time is added.
     """
     least: dict[tuple[int, bool], float] = {}
     processes = list(zip(dispatch.process, dispatch.asynchronous, strict=True))

@@ -18,10 +18,10 @@ def peaks(
 ) -> list[int]:
     """[device] → the most bytes that are live there at any time.
 
-    Weights, gradients and state stay all step. An output lives from its op's start to the end of its last local reader
-    or outgoing transfer. A copy lives from the start of its last route segment to the end of its last reader; on a
-    relay, until it is forwarded. Workspace lives while its op runs. Times are ticks or seconds. Tensors that overlap by
-    no more than the slack are not counted together.
+    Weights, gradients and state stay for the whole step. An output lives from its op's start to the end of its last
+    local reader or outgoing transfer. A copy lives from the start of its arrival to the end of its last reader on the
+    device; on a relay, to the end of the next route segment. Workspace lives while its op runs. Times are ticks or
+    seconds. Tensors whose lives overlap by at most `slack` are not counted together.
     """
     change: list[dict[float, int]] = [defaultdict(int) for _ in range(problem.device_count)]
     for here, begin, until, size in _lives(problem, device, start, end, transfers):
@@ -73,7 +73,7 @@ def _lives(
 
 
 def may_bind(problem: Problem) -> bool:
-    """True if a placement may exceed a device's memory under ``memory: live``; False if none can."""
+    """True if ``memory: live`` applies and some placement may exceed a device's memory."""
     most = sum(op.footprint_bytes for op in problem.graph.ops) + 2 * sum(edge.bytes for edge in problem.graph.edges)
     return problem.options.memory == "live" and any(
         capacity is not None and capacity < most for capacity in problem.capacity_bytes
@@ -97,7 +97,7 @@ def input_bytes(problem: Problem, op: int) -> dict[int, tuple[int, int]]:
 
 
 def memory_use(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer]) -> dict[str, DeviceMemory]:
-    """Device → capacity and peak of a plan's ops and transfers, under the problem's memory rule."""
+    """Device → its capacity, and the peak bytes of a plan's ops and transfers there, by the problem's memory rule."""
     position = problem.topology.device_index
     device, start_s, end_s = [0] * problem.op_count, [0.0] * problem.op_count, [0.0] * problem.op_count
     for entry in ops:

@@ -1,4 +1,4 @@
-"""The period of a plan: its largest load of a device or link direction in steady state; `check` computes it anew."""
+"""The period of a plan: the largest load of a device or link direction in steady state; `check` recomputes it."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from dlplacer.problem.routes import link_holds
 
 
 def period_s(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer]) -> float:
-    """The largest load in seconds, from the full length of each op and transfer."""
+    """The largest load of a device or link direction in seconds, from the full lengths of ops and transfers."""
     busy: dict[object, list[float]] = defaultdict(list)
     for entry in ops:
         busy[entry.device].append(entry.end_s - entry.start_s)

@@ -86,24 +86,24 @@ class Problem:
         Ticks in which all ops and all transfers, at their slowest, run one after another: no optimal plan is longer.
     reached_s, most
         Seconds of a makespan that an optimal plan likely attains, or None; and twice this makespan in ticks, which caps
-        all durations and delays. Bounds are valid whatever its value; times of plans in seconds are not capped.
+        durations and delays. Bounds are valid for any `reached_s`; plans' times in seconds are not capped.
     duration
         [op][device] → ticks, or None if the op may not run there.
     sizes_bytes
         Distinct sizes of the edges' tensors, ascending.
     delay
         [size][source device][target device] → ticks of eq. 11, or of cut-through, by the route of least delay; 0 on the
-        same device, None if no route exists. If segments of a route have times of their own, each is rounded down.
-        Without contention and with spare memory these delays describe transfers fully, whatever the options;
-        `dlplacer.problem.route_table` covers the other cases.
+        same device, None if no route exists. If links are contended or a copy may wait on a relay, the delay of each
+        route segment is rounded down by itself. Without contention and with spare memory, these delays describe
+        transfers fully; `dlplacer.problem.route_table` covers the other cases.
     routes
-        [size] → table of least-delay routes by device names.
+        [size] → (source device, target device) → route of least delay, all by name.
     footprint_bytes
         [op] → bytes held all step: M(k) of eq. 13, or under ``memory: live`` weight, gradient and state.
     resident_bytes, output_bytes, workspace_bytes
         [op] → weight, gradient and state; output; workspace.
     capacity_bytes
-        Mem(n) per device (None if unlimited, or more than any graph takes).
+        [device] → Mem(n) of eq. 13; None if it is unlimited, or at least `MOST_BYTES`.
     groups
         Colocation groups of two or more ops, as op positions.
     """
@@ -160,7 +160,7 @@ class Problem:
 
     @cached_property
     def derived(self) -> dict[Any, Any]:
-        """Results derived from the problem, computed once for all callers."""
+        """Key → result computed from the problem, stored here for all callers."""
         return {}
 
     @cached_property
@@ -171,7 +171,7 @@ class Problem:
 
     @cached_property
     def behind_barrier(self) -> frozenset[int]:
-        """Ops that start when all others have ended: backward and optimizer ops under ``step: autograd``."""
+        """Ops that start after the end of all other ops: backward and optimizer ops under ``step: autograd``."""
         if self.options.step == "joint":
             return frozenset()
         return frozenset(op for op, node in enumerate(self.graph.ops) if node.phase in ("backward", "optimizer"))
@@ -194,8 +194,8 @@ class Problem:
 def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_s: float | None = None) -> Problem:
     """The integer problem; times are capped at twice `reached_s`, a makespan that an optimal plan likely attains.
 
-    Raises InputError if an allowed device's type has no time for an op, a forward op reads an op behind the barrier, or
-    all times or bytes add up to more than can be counted.
+    Raises InputError if a pin or an op's `devices` fit no device, an op lacks a time on an allowed device, a forward op
+    reads an op behind the barrier, or all times or bytes add up to more than can be counted.
     """
     _require_known_names(graph, topology)
     _require_finite_span(graph, topology)

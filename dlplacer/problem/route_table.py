@@ -1,6 +1,6 @@
-"""The routes between a machine's devices in ticks, the links that a tensor holds on its way, and the tensors sent.
+"""The routes between a machine's devices in ticks, the times for which a tensor occupies links, and transfer requests.
 
-Solvers need them if links carry one transfer at a time, or if copies take memory. Otherwise the delays of
+Solvers need these routes if links carry one transfer at a time, or if copies take memory. Otherwise the delays of
 `dlplacer.problem.problem` suffice.
 """
 
@@ -34,7 +34,7 @@ _MOST_SEGMENTS = 32
 def route_segments(topology: Topology) -> dict[str, list[Route]] | None:
     """Device → all route segments that begin there: simple paths to another device through routers only.
 
-    None if more than 32 of them join two devices.
+    None if more than 32 route segments join two devices.
     """
     import networkx as nx
 
@@ -60,11 +60,11 @@ def routes_within(
     ends: tuple[str, str],
     most_ticks: int,
 ) -> Iterator[Route]:
-    """Every route between two devices whose segments together take at most `most_ticks`, unordered.
+    """Every route from `ends[0]` to `ends[1]` whose segments take at most `most_ticks` in sum, in no fixed order.
 
-    A route visits no node twice. It is followed only while its ticks so far plus the least remaining delay stay within
-    the limit. A segment's ticks do not depend on the segments before it, so no route is missed. `ticks` returns the
-    ticks of a segment, and `least` the least remaining delay from a device, which is 0 at the end of the route.
+    A route visits no node twice. A partial route is extended only while its ticks plus the least remaining delay stay
+    within the limit. A segment's ticks do not depend on the segments before it, so no route is missed. `ticks` returns
+    the ticks of a segment, and `least` the least remaining delay from a device, which is 0 at the end of the route.
     """
     source, target = ends
     pending: list[tuple[Route, int]] = [((source,), 0)]
@@ -89,7 +89,7 @@ joined devices have only two. Never tuned."""
 class RouteSegment:
     """A segment of a route: its hops, the device where it ends, and ticks from the start to the tensor's arrival.
 
-    `holds` has (link direction, offset from the segment's start, length) in ticks, rounded to lie within the exact use.
+    `holds`: (link direction, offset from the segment's start, length) of each link use in ticks, rounded inwards.
     """
 
     hops: tuple[Hop, ...]
@@ -105,8 +105,8 @@ TimedRoute = tuple[RouteSegment, ...]
 class RouteTable:
     """The routes between the devices of a problem's machine, in ticks.
 
-    `chooses` is True if a transfer may take other routes than one of least delay; with ``routing: shortest``, only
-    others of equal delay. It may if links are contended, or if a relay may lack memory for tensors in transit.
+    `chooses` is True if links are contended, or if a relay may lack memory for tensors in transit. A transfer may then
+    take any route, or with ``routing: shortest`` any route of least delay.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -121,7 +121,7 @@ class RouteTable:
         self.chooses = contended or (may_bind(problem) and any_relays(problem.topology, problem.routes))
 
     def longest(self, size: int) -> int:
-        """Most ticks for which a tensor is in transit to any device by any route.
+        """Upper bound on the ticks for which a tensor is in transit between any two devices, by any route.
 
         Proof: a route visits no node twice, and under both delay rules it takes no longer than its links in turn (eq.
         11).
@@ -141,7 +141,7 @@ class RouteTable:
         )
 
     def swappable(self, a: int, b: int) -> bool:
-        """True if exchanging two devices maps the machine's links onto each other, with all other devices fixed."""
+        """True if two devices, and routers if needed, can change places without a change of the links."""
         if (a, b) not in self._swappable:
             self._swappable[a, b] = _swaps(self.problem.topology, *self._pair(a, b))
         return self._swappable[a, b]
@@ -167,11 +167,11 @@ class RouteTable:
         return self._routes_by_pair[key]
 
     def along(self, segments: Sequence[Sequence[Hop]], size: int) -> TimedRoute:
-        """The route over given links, in segments from device to device, for tensors of one size."""
+        """The route in ticks for tensors of one size; each of `segments` has the hops from device to device."""
         return tuple(self._segment(tuple(hops), size) for hops in segments)
 
     def within(self, size: int, source: int, target: int, most_ticks: int, most: int) -> tuple[TimedRoute, ...] | None:
-        """All routes of at most `most_ticks` between two devices, by delay; None if over `most` or too many to list."""
+        """All routes of at most `most_ticks` between two devices, by delay; None if there may be over `most`."""
         if not self.chooses:
             return tuple(route for route in (self.quickest(size, source, target),) if _ticks(route) <= most_ticks)
         if self._route_segments is None:
@@ -276,7 +276,7 @@ def _swaps(topology: Topology, a: str, b: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TransferRequest:
-    """A tensor to send and the ops that wait for it: all its readers, or one if every edge has its own transfer.
+    """A tensor to send and the ops that wait for it: all its readers, or one reader if every edge has its own transfer.
 
     `size` is the position of its bytes in `Problem.sizes_bytes`. `keepers` are all readers of the tensor: a copy stays
     on a device until the last keeper there has ended.
@@ -300,20 +300,20 @@ class ScheduledTransfer:
 
     @property
     def end(self) -> int:
-        """The tick of its arrival."""
+        """The tick at which the tensor arrives."""
         return self.start[-1] + self.route[-1].ticks
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The transfers needed by readers on other devices: routes, and a request for every tensor read."""
+    """The transfer requests of all tensors that are read, and the routes that the transfers may take."""
 
     routes: RouteTable
     requests: tuple[TransferRequest, ...]
 
 
 def build_traffic(problem: Problem) -> Traffic:
-    """The traffic of a problem."""
+    """The routes and transfer requests of a problem."""
     return Traffic(RouteTable(problem), transfer_requests(problem))
 
 

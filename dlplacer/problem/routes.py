@@ -1,4 +1,4 @@
-"""Least-delay routes between devices: eq. 8, 9 and 11 solved in advance of placement.
+"""Least-delay routes between devices: eq. 8, 9 and 11 of Pal et al. 2019, solved before placement.
 
 Without contention the route of one edge has no effect on any other decision. So an optimal plan sends every tensor
 along its route of least delay, and the model needs no routing variables C(e, l).
@@ -23,11 +23,11 @@ Route = tuple[str, ...]
 def link_holds(
     topology: Topology, hops: Iterable[Hop], size_bytes: int, delay: str, number: Callable[[float], Number]
 ) -> list[tuple[Hop, Number, Number]]:
-    """[hop] → (link direction, begin and end in seconds of the tensor's use of it); the last end is the arrival.
+    """[hop] → (link direction, begin and end of its use in seconds after departure); the last end is the arrival.
 
-    With cut-through a tensor streams through all links at once at the narrowest link's rate: it holds each for bytes ÷
-    min B(l) + Σ L(l). With store-and-forward it passes from link to link (eq. 11): it holds each in turn for bytes ÷
-    B(l) + L(l). `number` is `float`, or `dlplacer.problem.ticks.exact` for exact results.
+    With cut-through a tensor streams through all links at once at the narrowest link's rate: it occupies each for bytes
+    ÷ min B(l) + Σ L(l). With store-and-forward it passes from link to link (eq. 11): it occupies each in turn for bytes
+    ÷ B(l) + L(l). `number` is `float`, or `dlplacer.problem.ticks.exact` for exact results.
     """
     links = [(topology.link_between[hop], hop) for hop in hops]
     if delay == "cut-through":
@@ -42,7 +42,7 @@ def link_holds(
 
 
 def link_directions(topology: Topology) -> list[Hop]:
-    """Every direction of a link that carries one transfer at a time: see `Link.direction`."""
+    """Every link direction once: two for a full-duplex link, one for a half-duplex link; see `Link.direction`."""
     ends = ((link, (link.source, link.target)) for link in topology.links)
     return [*dict.fromkeys(link.direction(hop) for link, pair in ends for hop in (pair, pair[::-1]))]
 
@@ -64,8 +64,8 @@ def least_delay_routes(
 ) -> dict[int, RoutesByPair]:
     """Bytes → route of least delay for every pair of different devices that a route joins.
 
-    The delay of a route is linear in the bytes, so a route that is best for two sizes is best for all between. Sizes in
-    between are searched only if the routes of two sizes differ. See `link_holds` for the delays.
+    The delay of a route is linear in the bytes, so a route that is best for two sizes is best for all sizes between.
+    These are searched only if the routes of the two differ. See `link_holds` for the delays.
     """
     sizes = sorted(set(sizes_bytes))
     tables: dict[int, RoutesByPair] = {}
@@ -93,15 +93,15 @@ def least_delay_routes(
 
 
 def route_delay(topology: Topology, route: Route, size_bytes: int, delay: str = "store-and-forward") -> Fraction:
-    """Δe of eq. 11 in seconds: Σ over the links of bytes/B(l) + L(l); or the sum of segments' cut-through delays."""
+    """Δe of eq. 11 in seconds: Σ of bytes/B(l) + L(l) over links; with cut-through, the sum of segment delays."""
     holds = (link_holds(topology, pairwise(part), size_bytes, delay, exact) for part in segments(topology, route))
     return sum((held[-1][2] for held in holds), Fraction(0))
 
 
 def route_lines(topology: Topology, delay: str) -> Callable[[Route], tuple[Fraction, Fraction]]:
-    """A function that returns a route's delay, linear in the bytes: seconds per byte, and seconds for 0 bytes.
+    """A function that maps a route to its delay, linear in the bytes: (seconds per byte, seconds for 0 bytes).
 
-    The delay is computed once for all routes over links of the same kinds, which are few in a cluster.
+    Routes over the same kinds of links share one result; a cluster has few kinds.
     """
     known: dict[tuple[object, ...], tuple[Fraction, Fraction]] = {}
 
@@ -127,7 +127,7 @@ def any_relays(topology: Topology, tables: Iterable[RoutesByPair]) -> bool:
 
 
 def segments(topology: Topology, route: Route) -> Iterator[Route]:
-    """The route segments of a route between devices: at a relaying device, one ends and the next begins."""
+    """The route segments of a route between devices: at a relaying device, one segment ends and the next begins."""
     begin = 0
     for position in range(1, len(route)):
         if route[position] in topology.device_index:
@@ -192,7 +192,7 @@ Matrix = tuple[tuple[int | None, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class Lines:
-    """The delays of one table's routes, linear in the bytes.
+    """The delays of all routes in one table, linear in the bytes.
 
     `lines` has the distinct delays, as (seconds per byte, seconds for 0 bytes) for each segment of a route. `between`
     is [source device][target device] → position in `lines`, or `HERE` or `NOWHERE`.
@@ -202,12 +202,12 @@ class Lines:
     between: tuple[tuple[int, ...], ...]
 
     def seconds(self, size_bytes: int) -> tuple[tuple[Fraction, ...], ...]:
-        """[line][segment] → delay of a tensor."""
+        """[line][segment] → delay in seconds of a tensor of this size."""
         return tuple(tuple(size_bytes * s_per_byte + none_s for s_per_byte, none_s in line) for line in self.lines)
 
 
 def lines_of(topology: Topology, routes: Sequence[RoutesByPair], delay: str) -> list[Lines]:
-    """[size] → delays of its routes as `Lines`, one object per table of routes."""
+    """[size] → `Lines` of the routes for this size; sizes with the same table share one object."""
     line_of, names, known = route_lines(topology, delay), list(topology.device_index), dict[int, Lines]()
     for table in {id(table): table for table in routes}.values():
         pairs = {pair: tuple(map(line_of, segments(topology, route))) for pair, route in table.items()}

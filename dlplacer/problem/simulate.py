@@ -1,6 +1,6 @@
-"""Replay, in seconds, of a placement and an order, or of a schedule in ticks: ops start as early as these allow.
+"""Turn a placement with an order, or a schedule in ticks, into times in seconds: the earliest that the order allows.
 
-The same replay gives a solver's schedule its exact times and predicts an old plan under newly measured costs.
+`realise` gives a solver's schedule its exact times; `replay_plan` predicts an old plan under new costs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -179,8 +179,8 @@ def _holds(problem: Problem, size: int, pair: Hop) -> list[tuple[tuple[Hop, ...]
 def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: float = 0.0) -> Plan:
     """The plan with the same placement and order under the costs of another graph and topology; its lower bound is 0.
 
-    The graph has the plan's ops; the topology has as many devices, which replace the plan's in order. If `dispatch_s`
-    is positive, one process issues all ops, each in that time, whatever the topology says.
+    `graph` has the plan's ops; `topology` has as many devices, which replace the plan's devices in order. If
+    `dispatch_s` is positive, one process issues all ops, each in that time, whatever the topology says.
 
     Raises MismatchError if the device counts or the ops differ.
     """
@@ -220,7 +220,7 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
 
 
 def in_order(plan: Plan) -> list[ScheduledOp]:
-    """The plan's ops in an order with every op after its producers, and the ops of a device in the plan's order.
+    """The plan's ops, every op after its producers, and the ops of each device in the plan's order.
 
     Start times alone cannot order zero-time ops, so dependencies and device order decide.
     """
@@ -249,7 +249,7 @@ tie."""
 
 
 class ResourceUse(NamedTuple):
-    """A use of a device or link direction: its ticks, its offset from the activity's start, and its length."""
+    """A use of a device or link direction: its ticks, offset from the activity's start, and length."""
 
     resource: int
     from_tick: int
@@ -264,11 +264,11 @@ class Activity(NamedTuple):
     Attributes
     ----------
     key
-        Start tick, end tick, and numbers that break ties: a step sorts after every step that it waits for.
+        Start tick, end tick, and numbers that break ties: an activity sorts after every activity that it waits for.
     after
-        (step, lag): the activity starts no earlier than `lag` after the start of that step.
+        (position of another activity, lag): this activity starts at least `lag` after the start of the other.
     takes, frees
-        The device where it takes memory, or -1, and the devices where its end may free some.
+        The device where the activity takes memory, or -1; and the devices where its end may free memory.
     release
         Earliest start.
     """
@@ -283,10 +283,10 @@ class Activity(NamedTuple):
 
 
 def earliest(steps: Sequence[Activity], waits_for_memory: bool) -> list[float]:
-    """[step] → its start, with the order of the ticks kept on every resource.
+    """[step] → its earliest start if every resource keeps the order of the ticks.
 
     With `waits_for_memory`, a step also waits for all steps that, in ticks, end on its device before it starts. Then
-    all tensors live at its start were live at its tick, so memory that sufficed in ticks still suffices.
+    all tensors live at its start were also live at its start tick, so memory that sufficed in ticks still suffices.
     """
     after = [list(step.after) for step in steps]
     keys = [step.key for step in steps]
@@ -337,8 +337,8 @@ def realise(
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
     """Ops and transfers with times in seconds; every device, link and host process keeps the order of the ticks.
 
-    Memory that suffices in ticks also suffices here, however long ops wait for their processes: see `earliest`. There
-    must be a transfer of each request to every device that reads it, except the producer's.
+    Memory that suffices in ticks also suffices here, however long ops wait for their processes: see `earliest`.
+    `transfers` must send each request to every device that reads the tensor, except the producer's device.
     """
     activities = _Activities(problem, device, start, transfers)
     steps = activities.steps()

@@ -36,7 +36,7 @@ class ScheduleArcs:
     Events are numbered: first ``plan.ops``, then the segments of ``plan.transfers``, transfer by transfer. In a plan
     without transfers, such as a recorded step, an op waits directly for producers on other devices. `spans`: [event] →
     start and end in seconds. `steps`: [event] → the op, or the transfer of which it is a segment. `first_segment`:
-    [transfer] → the event of its first segment, with one more entry for the end.
+    [transfer] → the event of its first segment; the last entry is the number of events.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -66,13 +66,13 @@ class ScheduleArcs:
         return best
 
     def rank(self, arc: ScheduleArc, gap_s: float) -> tuple[float, bool, int]:
-        """Sort key of arcs to one event: gap, at least the tolerance; events with a duration first; reason."""
+        """Sort key of arcs to one event: gap, raised to the tolerance; events with a duration first; then `why`."""
         begin_s, end_s = self.spans[arc.before]
         return max(gap_s, self.plan.tolerance_s), end_s <= begin_s, arc.why
 
     @cached_property
     def slack_s(self) -> list[float]:
-        """[event] → seconds by which it can end later without delaying the step: the total float of project scheduling.
+        """[event] → seconds by which its end may slip without delaying the step: total float in project scheduling.
 
         Later events move only as far as they must. Memory is ignored, although tensors that wait longer live longer.
         The time to issue an op or hand over a tensor also counts as slack.
@@ -149,10 +149,10 @@ class ScheduleArcs:
 
 @dataclass(frozen=True, slots=True)
 class PathPart:
-    """A step of the critical path, and the interval that the path spends on it.
+    """An op or transfer on the critical path, and the interval that the path spends on it.
 
-    For an op this is the time that it runs. For a transfer it may be shorter: the transfer may wait for a link on its
-    way, or free one before it arrives.
+    For an op, this interval is the op's run. For a transfer, the interval may be shorter than the transfer, which may
+    wait for a link on its way, or free a link before it arrives.
     """
 
     step: ScheduledOp | Transfer
@@ -168,11 +168,11 @@ class PathPart:
 def critical_path(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[PathPart, ...]:
     """The chain of ops and transfers up to the op that ends last, each starting when its predecessor ends.
 
-    It is found backwards from the end. An op waits for a tensor (from its producer here or a transfer), for its device,
-    or for the barrier at the loss; a transfer waits for its producer or for a link. If several of these end together,
-    events with a duration win, then the order just given. The path begins at an event without a wait. If issuing
-    ops or handing over tensors delays an op, its predecessor is the event that ended last; the time between belongs to
-    no step. Times are compared with the tolerance of `dlplacer.check`.
+    The search goes backwards from that op. An op waits for a tensor (from its producer here or a transfer), its device,
+    or the barrier at the loss; a transfer waits for its producer or a link. If several predecessors end together,
+    events with a duration win, then the order just given. The path begins at an event without a wait. If issuing ops
+    or handing over tensors delays an op, its predecessor is the event that ended last; the time between the two belongs
+    to no part of the path. Times are compared with the tolerance of `dlplacer.check`.
     """
     arcs = arcs or ScheduleArcs(plan)
     into: dict[int, list[ScheduleArc]] = defaultdict(list)

@@ -48,8 +48,8 @@ def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
     Proof: by eq. 10 an op starts after each predecessor has ended and its tensor has arrived; shortest durations and
     least delays over the allowed devices never exceed the true ones. Let S be the predecessors on the op's own device.
     They run one after another (eq. 12), so the op waits for the best one-machine schedule of S with heads as release
-    times, which takes S by rising head. It also waits for the arrival of every other predecessor, from a different
-    device. If S omits a predecessor, also omitting all that arrive no later cannot raise this time. So the least time
+    times, which runs S by rising head. It also waits for the arrival of every other predecessor, from a different
+    device. If S omits a predecessor, omitting those that arrive no later cannot raise this time. So the least time
     over the sets S of the k latest arrivals, k = 0, 1, …, is a head. The computation starts from `known` heads.
     """
     if known:
@@ -116,7 +116,7 @@ class Prices:
         """Least time in which the devices do work that costs `cost`, if all used devices but one lose `delay` ticks.
 
         Proof: a set U of used devices with total price N(U) and highest price m offers at most N(U)·T − (N(U) −
-        m)·delay. For given m the T that suffices is monotone in N(U). Hence T is least if U is the device of
+        m)·delay. For given m, the sufficient T is monotone in N(U). Hence T is least if U is the device of
         price m alone, or all devices that cost no more. Among single devices the one of highest price gives the least
         T.
         """
@@ -176,7 +176,7 @@ _UNREACHED = -(2**40)
 
 @dataclass(frozen=True)
 class Intervals:
-    """Pivots in topological order; least ticks before, after and between them, `_UNREACHED` if no path joins two."""
+    """Pivots in topological order; least ticks before, after and between pivots, `_UNREACHED` without a path."""
 
     pivots: Ints
     between: Ints
@@ -220,7 +220,7 @@ def interval_areas(instance: Instance, prices: Prices, most_pivots: int) -> Inte
 
 
 def raised_heads(instance: Instance, intervals: Intervals, head: list[int]) -> list[int]:
-    """The heads, with each pivot's raised by the work before the pivot and by the work since earlier pivots."""
+    """The heads; that of each pivot is raised by the work before the pivot and by the work since earlier pivots."""
     pivots = intervals.pivots
     known = np.array(head, dtype=np.int64)
     start = np.maximum(known[pivots], intervals.before)
@@ -242,7 +242,7 @@ def backwards(intervals: Intervals) -> Intervals:
 
 
 def reachable(instance: Instance, working: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """[op] → bits of the working ops after it."""
+    """[op] → a bit for each op in `working`, set if that op comes after it."""
     bit = np.full(instance.op_count, -1)
     bit[working] = np.arange(len(working))
     reach = np.zeros((instance.op_count, (len(working) + 7) // 8), dtype=np.uint8)
@@ -272,7 +272,7 @@ _MOST_UNITS = 2**21
 def reachable_capacity(sizes: Iterable[int], capacity: Sequence[int | None]) -> list[int | None]:
     """[device] → its capacity, lowered to the largest sum of sizes that fits: to 18 of 20 bytes for sizes of 3 bytes.
 
-    If there are too many sums to list, it is lowered to a multiple of the sizes' greatest common divisor.
+    If there are too many sums to list, the capacity is lowered to a multiple of the sizes' greatest common divisor.
     """
     taken = tuple(sorted(size for size in sizes if size > 0))
     return [None if room is None else min(room, _reachable(taken, room)) for room in capacity]

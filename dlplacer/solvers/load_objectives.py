@@ -146,7 +146,7 @@ def block_orders(problem: Problem, instance: Instance, loads: PlacementLoads) ->
 
 
 def contiguous_loads(instance: Instance, loads: PlacementLoads, units: Sequence[list[int]]) -> list[int] | None:
-    """[block] → device of the runs of units, one run per device, with the least largest load; None if no runs fit.
+    """[block] → device, with one run of units per device and the least largest load; None if no runs fit.
 
     The result is exact up to `_MOST_STATES` sets of devices. With more, the devices keep their order.
     """

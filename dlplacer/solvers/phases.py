@@ -55,7 +55,7 @@ class Phase:
     """A phase of the default method: `run` improves the incumbent in about the given seconds.
 
     These seconds are a `share` of the time left. A cheap phase runs even if the requested gap is reached, because it
-    may close the rest. A needed phase cannot be left out, because later phases depend on it.
+    may close the rest of the gap. A needed phase cannot be left out, because later phases depend on it.
     """
 
     name: str
@@ -70,7 +70,7 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[Start], begin: 
     """The best schedule found within the budget, and a makespan that no schedule can beat.
 
     The warm start `begin` runs first, on an empty incumbent. Then the heuristics run for a share of the time
-    (`StartSearch`), so the result is no worse than the schedules of those that finish.
+    (`StartSearch`), so the result is no worse than the schedules of the heuristics that finish.
 
     Raises InfeasibleError if no plan can exist, naming the violated constraint, and InternalError if a proven bound
     contradicts a schedule.

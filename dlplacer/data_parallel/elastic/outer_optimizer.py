@@ -42,7 +42,7 @@ class OuterOptimizer:
     sync_every
         Steps from one synchronisation to the next. All ranks must take the same number of steps.
     overlap
-        True (Sync EASGD 3 of You et al.): the all-reduce runs during the rule's `delay` steps, which is one step for
+        True (Sync EASGD 3 of You et al.): the all-reduce runs during the rule's `delay` steps, by default one for
         elastic averaging. False (Sync EASGD 2): the all-reduce starts only when its result is needed. ``"sync1"``: like
         False, with the centre in the host's memory. All three give the same numbers.
     process_group

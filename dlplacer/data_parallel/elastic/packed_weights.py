@@ -1,7 +1,7 @@
 """The trainable parameters and the buffers of a module as one vector, so that one message carries them all.
 
-Layout: parameters, then float buffers, then the bytes of integer buffers. A byte is one number of the vector,
-for which all ranks but one send zeros, so the sum is exact. So the all-reduce of the weights also carries integers.
+Layout: parameters, then float buffers, then the bytes of integer buffers. Each byte is one number of the vector.
+All ranks but one send zeros for it, so its sum is exact, and the all-reduce of the weights also carries integers.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class PackedTensor:
 
     @property
     def tensor(self) -> Tensor:
-        """The current tensor: of a sharded tensor the local part, of a complex tensor real and imaginary parts."""
+        """The current tensor: the local part of a sharded tensor, the real and imaginary parts of a complex tensor."""
         return _local(self.owner, self.attribute)
 
     def of(self, vector: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class PackedWeights:
     """A module's trainable parameters and persistent buffers as parts of one vector.
 
     Frozen parameters and buffers outside the state dict are left out. The vector is float64 if one of the tensors is,
-    and float32 otherwise, even for weights in half precision: there, small moves of a centre would be rounded to 0.
+    and float32 otherwise, even for weights in half precision, in which small moves of a centre would be rounded to 0.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ class MeasuredEpochs:
         return found
 
     def factor(self, exact: "MeasuredEpochs") -> float | None:
-        """Median over batch sizes of epochs ÷ epochs with exact gradients at every step; None if no size has both."""
+        """Median over batch sizes of epochs ÷ epochs of `exact`; None if no batch size has epochs in both."""
         theirs = exact.points()
         pairs = [(epochs, theirs.get(workers)) for workers, epochs in self.points().items()]
         ratios = [epochs / base for epochs, base in pairs if epochs is not None and base is not None]

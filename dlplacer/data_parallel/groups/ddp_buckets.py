@@ -68,7 +68,7 @@ def built_buckets(gradients: Sequence[Gradient], caps_bytes: Sequence[int]) -> t
 
 
 def exchanged_s(buckets: Sequence[DdpBucket], line: AlphaBeta) -> float:
-    """Seconds from the start of the backward pass until the last bucket has arrived, over one channel in order."""
+    """Seconds from the start of the backward pass until one channel has sent all buckets, in their order."""
     free_s = 0.0
     for bucket in buckets:
         free_s = max(free_s, bucket.ready_s) + line.time_s(bucket.bytes)
@@ -94,7 +94,7 @@ def plan_buckets(gradients: Sequence[Gradient], line: AlphaBeta, cap_bytes: int 
     """The caps of least makespan, with the buckets that DDP builds from them.
 
     With one dtype, the caps are optimal over all contiguous groups. All dtypes share one list of caps. With several
-    dtypes, this list is the best of the lists that are optimal for one dtype, and of the lists of one cap.
+    dtypes, this list is the best among the lists that are optimal for one dtype and the lists with a single cap.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def _optimal(gradients: Sequence[Gradient], line: AlphaBeta, cap_bytes: int | No
 
 
 def gradient_chain(gradients: Sequence[Gradient], line: AlphaBeta) -> LayerChain:
-    """The chain in which every gradient is a layer, computed from the end of earlier gradients to its own."""
+    """The chain in which every gradient is a layer; it computes from the end of earlier gradients to its own end."""
     ready_s, gaps_s = 0.0, []
     # A gradient finished out of order gets a time of 0: the order is autograd's, the times are the graph's.
     for gradient in gradients:

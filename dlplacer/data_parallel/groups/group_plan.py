@@ -210,10 +210,10 @@ def exchange_lines(topology: Topology, total_bytes: int) -> dict[str, AlphaBeta]
 def plan_units(
     graph: OpGraph, device_type: str, uses: ParameterUses, gather: AlphaBeta, scatter: AlphaBeta, cap_bytes: int | None
 ) -> tuple[tuple[ShardingUnit, ...], float]:
-    """Units for both passes, and seconds of the forward pass with their gathers.
+    """Units for both passes, and seconds of the forward pass with the gathers of the units.
 
-    FSDP2 has the same units in both passes: the best units for the forward or for the backward pass, whichever have the
-    smaller sum of both passes. In the backward pass a unit is gathered again, and its gradients are scattered.
+    FSDP2 uses the same units in both passes. Of the best units for each pass, those with the smaller total time of both
+    passes are chosen. In the backward pass a unit is gathered again, and its gradients are scattered.
     """
     if not uses.holders:
         return (), 0.0

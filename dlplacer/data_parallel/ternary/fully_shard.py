@@ -21,8 +21,8 @@ from dlplacer.data_parallel.ternary.state import NamedParameters, TernaryState
 def sharded_units(model: nn.Module) -> Iterator[tuple[FSDPModule, list[tuple[nn.Parameter, int]]]]:
     """The units of a model that have parameters; only this function reads FSDP2's internals.
 
-    A unit has (parameter, elements of a rank's shard with padding) pairs, in the order of a reduce-scatter's input for
-    each receiving rank.
+    A unit comes with its (parameter, elements of a rank's shard with padding) pairs, in the order in which the input of
+    a reduce-scatter has them for each receiving rank.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -46,8 +46,8 @@ def ternary_reduce_scatter(model: nn.Module, state: TernaryState) -> None:
     Raises
     ------
     InputError
-        If the model is not sharded, the state shares scalers, or a pattern of ``exclude`` matches no parameter. During
-        a step, if gradients are divided by a factor other than the number of ranks.
+        If the model is not sharded, the state shares scalers, or a pattern of ``exclude`` matches no parameter. Also
+        during a step, if gradients are divided by a factor other than the number of ranks.
     """
     if state.share_scaler:
         raise InputError(

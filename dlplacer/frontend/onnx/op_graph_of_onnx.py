@@ -37,8 +37,8 @@ class NodeWork(NamedTuple):
 def work_of(node: Any, specs: Mapping[str, TensorSpec], numbers: Mapping[str, int]) -> NodeWork:
     """The work of a node in a model, or in a subgraph of the model, after shape inference.
 
-    `specs`: shapes of values visible to the node; `numbers`: name → whole number in the file. An If counts as much as
-    its largest branch. A Loop's body counts once per element of a stacked output, else up to its limit, else once.
+    `specs`: shapes of values visible to the node; `numbers`: name → integer constant in the file. An If counts as much
+    as its largest branch. A Loop's body counts once per element of a stacked output, else up to its limit, else once.
     """
     inputs = [specs.get(name) if name else None for name in node.input]
     outputs = [specs.get(name) if name else None for name in node.output]

@@ -57,11 +57,11 @@ class ComparedCut:
 def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_other_loss: bool = False) -> ComparedCut:
     """The cut into micro-batches whose step has the loss and gradients of the whole batch.
 
-    Both steps run in plain PyTorch on the job's own tensors, or on random ones if some have no data; every random op
+    The two steps run in plain PyTorch on the job's own tensors, or on random ones if some have no data; every random op
     returns constants. `likely_cuts` are tried in turn; losses of micro-batches are joined as a mean, else a sum, else a
-    mean weighted by counts of tokens or class weights. A correct cut is confirmed on the same values in other orders.
-    Batch norm in training mode is accepted: a warning states the change, and the rest is compared in evaluation mode.
-    If every cut changes the results beyond rounding, a CaptureError is raised unless `allow_other_loss`.
+    mean weighted by counts of tokens or class weights. A cut that passes is tried again on shifted samples. Batch norm
+    in training mode is accepted: a warning states the change, and the comparison uses its evaluation mode. If every cut
+    changes the results beyond rounding, a CaptureError is raised unless `allow_other_loss`.
     """
     if job.mode != "train":
         raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
@@ -105,8 +105,8 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
 def likely_cuts(job: Job, count: int) -> list[BatchCut]:
     """Cuts of a job's inputs into `count` equal parts, the most plausible first.
 
-    A candidate is a dimension, 0 or 1, and its size; sizes that most inputs have come first. Each input is cut along
-    a dimension of that size, preferably the candidate's. Variants cut one input along the other dimension or not.
+    A candidate is a dimension, 0 or 1, and its size; the most common sizes come first. Each input is cut along a
+    dimension of that size, preferably the candidate's. Variants cut one input along its other dimension, or not at all.
     """
     shapes = [tuple(leaf.shape[:2]) if isinstance(leaf, torch.Tensor) else () for leaf in flat_inputs(job)]
     found: list[tuple[int | None, ...]] = []

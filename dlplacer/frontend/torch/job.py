@@ -103,7 +103,7 @@ class Job:
     def with_inputs(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], *, infers: bool = False
     ) -> "Job":
-        """The job with other inputs, as inference if it `infers`; the constructor's checks are not repeated."""
+        """The job with other inputs, in mode ``infer`` if `infers`; the constructor's checks are not repeated."""
         made = object.__new__(type(self))
         given = {"args": args, "kwargs": kwargs, "targets": targets}
         vars(made).update(vars(self) | given | ({"mode": "infer", "optimizer": None} if infers else {}))

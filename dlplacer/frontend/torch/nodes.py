@@ -37,7 +37,7 @@ def is_view(node: fx.Node) -> bool:
 
 
 def behind_views(node: fx.Node) -> fx.Node:
-    """The call that a value comes from, behind tuple unpacking and views."""
+    """The call that computes a value, found through tuple unpacking and views."""
     while is_folded(node):
         node = node.all_input_nodes[0]
     return node
@@ -74,9 +74,9 @@ _CHECKS = operators(
 
 
 def strides_to_keep(node: fx.Node) -> tuple[int, ...] | None:
-    """The traced strides of a result, if a kernel might return others; None if only one layout is possible.
+    """The traced strides of a result, if a kernel might return other strides; None if only one layout is possible.
 
-    Later views are traced for these strides; torch's stand-ins (pytorch#192668) and devices may have others.
+    Later views are traced for these strides; torch's stand-ins (pytorch#192668) and devices may have other strides.
     """
     value = node.meta.get("val")
     if is_view(node) or not isinstance(value, torch.Tensor) or value.layout is not torch.strided:

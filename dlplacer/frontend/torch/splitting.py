@@ -1,4 +1,4 @@
-"""Split ops of a traced graph: each part reads slices, and parts are joined only for readers of the whole.
+"""Split ops of a traced graph: each part reads slices, and parts are joined only for readers of the whole result.
 
 A graph's list of rewrites records a split by name, for example ``split:convolution_4:batch:2``. The rules give the axes
 along which an op can be cut, and the inputs and results of each part.
@@ -42,8 +42,8 @@ class Pattern:
 
     `inputs`: index of an argument (one or more tensors) → the dimension along which a part reads a slice; the other
     arguments are read whole. `named`: the same for keyword arguments. `outputs`: [output] → the dimension along which
-    the parts' results are concatenated, `SUM`, or None if there is no tensor or an empty one. `size_at`: index of the
-    argument that gives the size of the cut dimension, as a number or a list of one.
+    the parts' results are concatenated; `SUM` if they are added; None if there is no tensor, or an empty one.
+    `size_at`: index of the argument that gives the size of the cut dimension, as a number or a list of one.
     """
 
     inputs: Mapping[int, int]
@@ -65,9 +65,9 @@ def patterns_of(node: fx.Node) -> dict[str, Pattern]:
     """Axis → the pattern of the cut along it; empty for an op that cannot be cut.
 
     ``batch`` is dimension 0 and ``channel`` dimension 1 of the data, ``dim2`` the next; ``inner`` is the summed
-    (contracted) dimension of a matrix product. A weight gradient is a rounded sum of parts along ``batch``, and
-    exact along ``channel``. An op that draws random numbers, overwrites an argument, or mixes elements of different
-    parts is never cut.
+    (contracted) dimension of a matrix product. Parts of a weight gradient along ``batch`` are added, which changes the
+    rounding; along ``channel`` the gradient is exact. An op that draws random numbers, overwrites an argument, or mixes
+    elements of different parts is never cut.
     """
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return {}
@@ -306,7 +306,7 @@ class PieceTable:
         return self._made[key]
 
     def pick(self, user: fx.Node, parts: Sequence[fx.Node], dim: int, bounds: Sequence[tuple[int, int]]) -> None:
-        """Replace the unpacking of an op's output by pieces, which unpack the op's parts."""
+        """Replace `user`, which unpacks an output of a split op, by pieces that unpack the output from `parts`."""
         index = picked_output(user)
         picked = [self.insert(operator.getitem, (part, index), f"{part.name}_{index}", user) for part in parts]
         self.pieces[user] = Pieces(dim, picked, bounds)
@@ -370,7 +370,7 @@ class PieceTable:
 def call_like(
     graph: fx.Graph, target: Any, args: tuple[Any, ...], like: Mapping[str, Any], name: str = "", kwargs: Any = None
 ) -> fx.Node:
-    """A new call, with its stand-in, and otherwise the meta of the call that it resembles."""
+    """A new call with a stand-in of its own; its other meta is copied from `like`, the meta of another call."""
     node = graph.create_node("call_function", target, args, dict(kwargs or {}), name or None)
     node.meta = {key: entry for key, entry in like.items() if key not in ("val", "tensor_meta", "desc")}
     node.meta["val"] = stand_in(node)

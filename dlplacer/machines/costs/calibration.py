@@ -27,7 +27,7 @@ _SMALL_BYTES = 2**16
 
 @record(frozen=True, slots=True)
 class Entry(Record):
-    """Median seconds of the measured ops with one signature, and their number."""
+    """Median seconds of the measured ops with one signature, and the number of these ops."""
 
     time_s: Seconds
     count: Annotated[int, Number(at_least=1, whole=True)] = 1
@@ -86,9 +86,9 @@ def calibration_of(
 
 
 def merged(old: Calibration, new: Calibration) -> Calibration:
-    """The union of two calibrations; if both have an op, the new time counts.
+    """The union of two calibrations; an op in both takes its new time.
 
-    Raises InputError if their device types differ, or their versions of hardware and software.
+    Raises InputError if the device types differ, or the versions of hardware and software.
     """
     if old.device_type != new.device_type:
         raise InputError(
@@ -104,7 +104,7 @@ def merged(old: Calibration, new: Calibration) -> Calibration:
 
 
 def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, int]:
-    """The graph with the calibrated times of the ops that the calibration has, and the number of these ops.
+    """The graph with times from the calibration, and the number of ops whose time the calibration has.
 
     Other ops keep their time for this type, raised to the measured overhead of a call; zero-time ops stay at 0.
     """
@@ -117,8 +117,8 @@ def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpG
 def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topology:
     """The topology with the measured latency and rate on links between two devices of the calibration's type.
 
-    Devices of the type that have a `dispatch_s` take the measured one. Others do not, because a calibration does not
-    record which devices share a process.
+    Devices of this type that have a `dispatch_s` take the measured value. Devices without one keep none, because a
+    calibration does not record which devices share a process.
     """
     kind, copy_line = calibration.device_type, calibration.copy_line
     devices = tuple(

@@ -51,7 +51,7 @@ class GradientExchange:
         return workers >= 1 and (self.most_workers is None or workers <= self.most_workers)
 
     def steps(self, workers: int) -> tuple[tuple[str, float], ...]:
-        """(Collective, its full vector ÷ the float32 gradient), in series; none for one worker."""
+        """Collectives in series, each with its full vector ÷ the float32 gradient in bytes; empty for one worker."""
         if not self.fits(workers):
             limit = "any number" if self.most_workers is None else f"1 to {self.most_workers}"
             raise InputError(f"exchange {self.name!r} of {workers} workers; it can average {limit}: choose another")

@@ -213,8 +213,8 @@ class MachineCosts:
     devices of all workers exchange the gradients that they hold; so do the second devices, and so on.
 
     `shares`: The share of the whole vector that each group holds; the shares add up to 1. `islands`: The first group's
-    ranks in sets of equal size with better links inside than between them; with fewer than two sets, or sets of one,
-    there is no hierarchical algorithm.
+    ranks in sets of equal size; links inside a set are better than links between sets. With fewer than two sets, or
+    sets of one rank, there is no hierarchical algorithm.
     """
 
     wiring: Wiring

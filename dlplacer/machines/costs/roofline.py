@@ -31,7 +31,7 @@ class Rates:
 
 
 def roofline_s(op: Op, rates: Rates) -> float:
-    """Δ(k) in seconds, by the roofline with a floor.
+    """The op's time Δ(k) in seconds, by the roofline with a floor.
 
     An op without FLOPs and bytes (a parameter, an input, a view) takes 0. Any other op takes ::
 

@@ -75,8 +75,8 @@ def is_workload(value: Any) -> bool:
 def import_graph(path: Path) -> OpGraph:
     """The graph of a workload, with times on types ``accelerator`` and ``cpu``.
 
-    Times and costs in the file are milliseconds. Colour classes become colocation groups, and the size of a node its
-    weights. Each node outputs one tensor, whose bytes are its edges' largest cost × the rate of `topology_of_workload`.
+    Times and costs in the file are milliseconds. Colour classes become colocation groups; node sizes are weight bytes.
+    Each node outputs one tensor, whose bytes are the largest cost of its edges × the rate of `topology_of_workload`.
 
     Raises FileFormatError with every mistake and its path.
     """

@@ -93,8 +93,8 @@ def _whole(text: str, unit: int = 1) -> int | None:
 def host_topology(cores: list[int] | None = None) -> Topology:
     """The cores that this process may use.
 
-    They are threads of one process, which share its interpreter. Two cores are joined directly, more cores by a router.
-    All cores share the memory, so no core has a capacity of its own.
+    The cores run threads of one process, which share its interpreter. Two cores are joined directly, more cores by a
+    router. All cores share the memory, so no core has a capacity of its own.
     """
     usable, rates = usable_cores() if cores is None else cores, DEVICE_TABLE[CORE]
     devices = tuple(

@@ -40,11 +40,11 @@ class LineFit:
 
 
 def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYTES_PER_S) -> LineFit:
-    """The α-β line with the least squared relative errors for `times_s` (bytes → seconds); flat if time hardly grows.
+    """The α-β line with the least squared relative errors for `times_s` (bytes → seconds); β ≈ 0 if time hardly grows.
 
     A delayed copy adds at most 1 to the sum of squares, however long its delay.
 
-    `most_bytes_per_s`: The rate that the hardware cannot exceed, which is that of the slower end's memory.
+    `most_bytes_per_s`: The rate that the hardware cannot exceed: the memory rate of the slower device.
     """
     import numpy as np
     from scipy.optimize import nnls
@@ -65,7 +65,7 @@ def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYT
 def measured(
     topology: Topology, timer: Timer, sizes_bytes: Sequence[int] = SIZES_BYTES, shared_memory: bool = False
 ) -> Topology:
-    """The topology with measured figures of links in place of assumed ones.
+    """The topology with measured latencies and rates of links in place of assumed ones.
 
     A link between two devices takes the fit of copies between them. A link from a device to a router takes the fit of
     copies to the host; links to switches and between routers keep their figures. A link whose copies contradict each

@@ -35,7 +35,7 @@ _NVSWITCH_CLASS, _CPU_CLASS = "0x068000", "0x068001"
 def parse_nccl_xml(text: str, where: str, name: str, device_type: str | None) -> Topology:
     """The machine that NCCL, or AMD's RCCL, found: one host without its network cards.
 
-    A GPU without a given type takes the usual one of its compute capability or gfx number, because the file holds
+    A GPU whose type is not given takes the usual type of its compute capability or gfx number, because the file holds
     nothing more about it; ``meta.assumed`` says so.
 
     Raises FileFormatError if the text is no such file (with the line) or has a document type, which could define

@@ -15,7 +15,7 @@ _OF_NODES = frozenset(("id", "kind", "type", "memory_bytes", "flops_per_s", "mem
 
 
 class NodeLink(FileModel):
-    """Nodes and edges with topology files' field names."""
+    """Nodes and edges, with the field names of topology files."""
 
     nodes: list[Node]
     edges: list[Link]

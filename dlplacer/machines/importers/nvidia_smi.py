@@ -98,7 +98,7 @@ def imported_matrix(text: str, where: str, device_type: str | None, name: str = 
 def topology_of_matrix(
     matrix: TopoMatrix, devices: Sequence[Device], slots: Sequence[float], name: str = "", source: str = ""
 ) -> Topology:
-    """The devices with the links in the matrix.
+    """The topology of `devices` with the links in `matrix`.
 
     The matrix shows no switches: if a row lists more NVLinks than the GPU has, they lead to an NVSwitch. For a pair
     with NVLinks the matrix hides the route over PCIe; such GPUs are put under the socket of their NUMA node. Rates of

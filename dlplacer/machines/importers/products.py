@@ -141,7 +141,7 @@ def _required(name: str) -> str:
 
 
 def with_types(topology: Topology, device_type: str | None) -> Topology:
-    """The topology in which devices without a type get the given types, and missing memory and rates."""
+    """The topology in which devices without a type get types from `device_type`, and missing memory and rates."""
     types = given_types(device_type, [device.id for device in topology.devices if device.type == UNTYPED])
 
     def typed(device: Device) -> Device:
@@ -163,7 +163,7 @@ def import_notes(topology: Topology) -> tuple[str, ...]:
 
 
 def machine_notes(topology: Topology, imported: bool = False) -> tuple[str, ...]:
-    """Notes on types that take the launch overhead of their kind, and on GPUs with unlimited memory.
+    """Notes on types that are not in the device table, and on GPUs with unlimited memory.
 
     A GPU without rates is reported only if it was imported, because otherwise it may belong to an example.
     """

@@ -1,4 +1,4 @@
-"""Contract sets of ops into one op each (cost, memory, inputs and outputs), and expand plans of the result."""
+"""Contract each set of ops into one op (cost, memory, inputs, outputs), and expand plans of the contracted graph."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ def joined_outputs(graph: OpGraph, members: Sequence[str]) -> Outputs:
 
 
 def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> tuple[int, int]:
-    """Bytes of outputs and peak workspace of members that run in series; an output is freed after its last reader."""
+    """Bytes of `outputs` and of the peak workspace of `members` in series; inner outputs end with their last reader."""
     inside = {member: position for position, member in enumerate(members)}
     # The bytes of the outputs that outlive the group.
     kept = dict.fromkeys(members, 0)
@@ -64,10 +64,10 @@ def contract(
     Times, FLOPs and bytes accessed are sums, because the members still run in series. Outputs that only members read
     count as workspace, by their peak. Colocation groups that share a contracted op are merged.
 
-    `groups`: Id → members, at least one; if another op has the id, ``#2`` is appended. `together`: Op → label; ops of
-    one label are colocated, even across groups.
+    `groups`: Id of the new op → its members, at least one; ``#2`` is appended to an id that another op has.
+    `together`: Op → label; ops of one label are colocated, even across groups.
 
-    Raises InputError if groups share ops, mix phases, have no device in common, or make the contracted graph cyclic.
+    Raises InputError if groups share an op, a group mixes phases or has no common device, or the new graph has a cycle.
     """
     owner = _owners(graph, groups)
     order = {op_id: position for position, op_id in enumerate(graph.topological_order)}
@@ -252,9 +252,9 @@ def expanded_plan(plan: Plan, fine: OpGraph) -> Plan:
     """The plan of a coarse graph as a plan of the original graph, with the same devices and order.
 
     A transfer starts as soon as the op that produces the tensor ends, so the plan may be faster than the coarse plan.
-    An op without a time gets a share of the coarse op's time, by FLOPs and bytes, or equal if no op has either.
+    An op without a time gets a share of its coarse op's time, by FLOPs and bytes; shares are equal if all have none.
 
-    Raises MismatchError if the coarse graph was not made from these ops.
+    Raises MismatchError if the coarse graph was not made from `fine`.
     """
     origins = [member for op in plan.graph.ops for member in members_of(op)]
     if sorted(origins) != sorted(fine.index):

@@ -79,10 +79,10 @@ _PLACES = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gra
 def chains(graph: OpGraph) -> dict[str, str]:
     """Op → label of its chain.
 
-    An op joins a chain if no other op of its phase reads from the chain, and it reads from no other chain of its phase.
-    A chain has at most one op with FLOPs: for example, a convolution with its normalisation and activation. Ops of
-    other phases may read from the chain; tensors kept for the backward pass are its outputs. A parameter, buffer or
-    gradient that only one chain uses joins that chain, with the op that overwrites it.
+    An op joins the chain that it reads from if, in its phase, nothing else reads from the chain and it reads from no
+    other chain. A chain has at most one op with FLOPs: for example, a convolution with its normalisation and
+    activation. Ops of other phases may read from it; tensors kept for the backward pass are its outputs. A parameter,
+    buffer or gradient that only one chain uses joins that chain, with the op that overwrites it.
     """
     label_of: dict[str, str] = {}
     chain_of: dict[str, _Chain] = {}

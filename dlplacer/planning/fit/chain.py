@@ -63,14 +63,14 @@ class ChainCosts:
     def value_s(self, placement: Sequence[int], largest: bool = False) -> float:
         """Seconds of all ops and crossings in series; with `largest`, seconds per batch in steady state.
 
-        In steady state this is the largest load or, if more, the latency of a batch ÷ the batches in flight.
+        In steady state the value is the largest load or, if longer, the latency of a batch ÷ the batches in flight.
         """
         busy, crossings = self.loads_s(placement)
         way_s = float(busy.sum() + crossings.sum())
         return max(busy.max(), crossings.max(initial=0.0), way_s / self.groups) if largest else way_s
 
     def quickest(self, largest: bool, known: Sequence[int] | None = None) -> list[int] | None:
-        """The quickest of `known`, the split of least sum and, if `largest`, of least load; None if no split fits."""
+        """The quickest of `known`, the split of least sum and, if `largest`, that of least load; None if none fits."""
         found = [self.best_split(each) for each in {False, largest}]
         found += [None if known is None or not self.fits(known) else [*known]]
         return min((each for each in found if each), key=lambda each: self.value_s(each, largest), default=None)

@@ -36,7 +36,7 @@ class CachedAttention(Record):
 
 @record(frozen=True, repr=False)
 class DecoderPart(Record):
-    """A part of a layer; a part before or after all layers has the `layer` None.
+    """A part of a layer, or a part before or after all layers, whose `layer` is None.
 
     `factors`: Elements of the matrices that multiply tokens, summed over all experts. `experts`, `chosen`: Numbers of
     all experts and of the experts that a token is sent to; 0 without experts.
@@ -99,7 +99,7 @@ class Decoder(Record):
     def work(self, part: DecoderPart, step: DecoderStep) -> Iterator[Work]:
         """The kernels of a part in a step: the products with its weights, then its attention.
 
-        Bytes include the weights of the experts in use, in expectation over a uniform choice, but no activations.
+        Bytes include the mean share of experts in use if tokens choose uniformly; activations only for the embedding.
         """
         tokens = step.batch * (step.head_tokens if part.kind == "head" else step.tokens)
         if part.kind == "embedding":
@@ -138,7 +138,7 @@ class Decoder(Record):
 
 
 def with_bytes(decoder: Decoder, sizes: Mapping[tuple[str, int | None], int]) -> Decoder:
-    """The decoder with weight bytes by (kind, layer); raises InputError if a part other than vision is missing."""
+    """The decoder with weight bytes by (kind, layer); raises InputError if `sizes` lacks a part other than vision."""
     missing = [part for part in decoder.parts if (part.kind, part.layer) not in sizes and part.kind != "vision"]
     if missing:
         where = "" if missing[0].layer is None else f" of layer {missing[0].layer}"
@@ -179,7 +179,7 @@ class Serving(Record):
 
     @property
     def steps(self) -> tuple[tuple[float, DecoderStep], ...]:
-        """The steps in the objective, each with its number of repetitions."""
+        """(Repetitions, step) for each kind of step in the objective."""
         once: Iterable[tuple[float, DecoderStep]] = {
             "prefill": [(1.0, self.prefill)],
             "request": [(1.0, self.prefill), (float(self.generated), self.decode)],

@@ -188,12 +188,12 @@ class Question:
         return usable(self.topology, self.reserve_bytes, self.working_bytes)
 
     def graph(self, **serving: Any) -> OpGraph:
-        """The ops of a step, with these fields of the workload changed."""
+        """The ops of a step; `serving` replaces fields of the workload."""
         asked = replace(self.serving, **serving)
         return step_graph(self.decoder, asked, self.topology, self.whole, self.left_out)
 
     def chain(self, **serving: Any) -> ChainCosts:
-        """The chain, with these fields of the workload changed."""
+        """The chain of a step; `serving` replaces fields of the workload."""
         asked = replace(self.serving, **serving)
         return replace(chain_of(self.graph(**serving), self.machine), groups=asked.groups)
 
@@ -225,8 +225,8 @@ def fit(
     """The best placement of the layers, with a bound, the splits of other tools, the bottleneck and improvements.
 
     `last`: Names or types of devices to use only if the model does not fit on the others. `tensor_parallel`: Sets of
-    GPUs that divide every matrix, each set as one stage. Of several sets of shares the best is used; the bound
-    holds for these shares only.
+    GPUs that divide every matrix, each set as one stage. The best of several divisions into shares is used; the
+    bound holds only for that division.
 
     Raises InfeasibleError with the missing bytes if the model does not fit.
     """

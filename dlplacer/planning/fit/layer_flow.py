@@ -3,8 +3,8 @@
 A placement is a walk through the devices, op by op. Because layers repeat, the model only counts how often the walk
 goes from a kind of op on one device to the next kind on another. Counts belong to some walk if they are balanced at
 each node and the nodes are connected (Euler). So the model is exact, and only as large as a period of layers. If a
-solution has nodes that no walk reaches, a cut connects them, like subtours in the travelling salesman problem (Dantzig,
-Fulkerson and Johnson 1954).
+solution has nodes that no walk reaches, a constraint is added that connects them, as for subtours in the travelling
+salesman problem (Dantzig, Fulkerson and Johnson 1954).
 """
 
 import math
@@ -74,11 +74,11 @@ def best_placement(
     workers: int | None = None,
     seed: int = 0,
 ) -> Found:
-    """The placement of least sum of times and crossings, with its bound.
+    """The placement with the least sum of op times and crossing times, and its bound.
 
     `largest`: Minimize the largest load of a device; crossings count only if `follows` is set, and only between runs.
-    `follows`: [from][to] → whether a run on one device may follow a run on another. Each device then has at most one
-    run, except for experts. None sets no limits.
+    `follows`: [from][to] → whether a run on one device may follow a run on another; each device then has at most one
+    run, except for experts. If `follows` is None, any runs are allowed.
     """
     flow = _Flow(chain, None if known is None else chain.value_s(known, largest), largest, follows)
     bound_s, until = 0.0, time.monotonic() + seconds

@@ -15,7 +15,7 @@ Split = Callable[[ChainCosts], Sequence[int] | None]
 
 
 def by_counts(chain: ChainCosts, counts: Sequence[int]) -> list[int]:
-    """[op] → device, with `counts` layers on each device in order; other parts join the previous or the first layer."""
+    """[op] → device: `counts` layers per device in order; an op without layer joins the op before or layer 0."""
     numbers = [op.meta.get("layer") for op in chain.ops]
     layers = len({number for number in numbers if number is not None})
     if len(counts) > len(chain.devices) or sum(counts) != layers or min(counts) < 0:
@@ -32,7 +32,7 @@ def by_counts(chain: ChainCosts, counts: Sequence[int]) -> list[int]:
 
 
 def by_map(chain: ChainCosts, device_map: Mapping[str, Any]) -> list[int]:
-    """[op] → device, from an accelerate map: path of a module → number of a GPU, ``cpu``, or name of a device."""
+    """[op] → device, from a map of Accelerate: path of a module → number of a GPU, ``cpu``, or name of a device."""
     gpus = [place for place, device in enumerate(chain.devices) if device.asynchronous]
     rams = [place for place, device in enumerate(chain.devices) if not device.asynchronous]
     names = {device.id: place for place, device in enumerate(chain.devices)}

@@ -54,12 +54,12 @@ def with_copies(graph: OpGraph, placement: Mapping[str, str]) -> OpGraph:
 
 
 def steps_in(serving: Serving) -> float:
-    """The number of steps in the objective; the graph is their mean."""
+    """The number of steps in the objective; the costs in `step_graph` are means over these steps."""
     return sum(count for count, _ in serving.steps)
 
 
 def units_of(decoder: Decoder, whole: str) -> list[list[DecoderPart]]:
-    """The groups of parts that become one op each."""
+    """The groups of parts; each group becomes one op."""
 
     def key(numbered: tuple[int, DecoderPart]) -> tuple[object, ...]:
         number, part = numbered
@@ -138,7 +138,7 @@ def _known_rates(device: Device) -> Rates:
 
 
 def usable(topology: Topology, reserve_bytes: int, working_bytes: int) -> Topology:
-    """The machine in which each device has only the memory for weights and cache."""
+    """The machine whose devices have only the memory left for weights and cache; raises InputError if none is left."""
     left = []
     for device in topology.devices:
         if device.memory_bytes is None:
@@ -157,7 +157,7 @@ def usable(topology: Topology, reserve_bytes: int, working_bytes: int) -> Topolo
 
 
 def streaming(topology: Topology) -> Topology:
-    """The machine in which a GPU uses the weights in RAM: every step sends them over the fastest path to a GPU."""
+    """The machine in which a GPU computes with the weights in RAM; every step sends them over the fastest path."""
     gpus = [device for device in topology.devices if device.asynchronous]
     if not gpus or len(gpus) == len(topology.devices):
         raise InputError("stream needs weights in RAM and a GPU to use them; describe both, or drop stream")

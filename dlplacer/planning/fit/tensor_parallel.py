@@ -16,9 +16,9 @@ _MIXES = tuple(1 - step / 32 for step in range(33))
 
 
 def divided(topology: Topology, sets: Sequence[Sequence[str]], kept_bytes: int) -> Iterator[Topology]:
-    """Machines in which each set of GPUs is one device; first with shares by bandwidth, last by memory.
+    """Machines in which each set of GPUs is one device; shares follow bandwidth in the first and memory in the last.
 
-    A stage is as fast as its slowest share, and full when its first share is full. The stage's ``meta`` has the
+    A stage is as fast as its slowest share, and full as soon as one share is full. The stage's ``meta`` has the
     members' numbers among all GPUs, the hosts and types of all GPUs, the shares, and the cost of the all-reduce after
     attention and MLP (Shoeybi et al. 2019).
 

@@ -22,7 +22,7 @@ from dlplacer.machines.costs.gradient_codecs import CODECS
 class CriticalBatch:
     """The epochs E(B) = E_min (1 + B ÷ B_crit) of McCandlish et al. 2018, An empirical model of large-batch training.
 
-    `minimum_epochs`: E_min, the epochs of a tiny batch. `critical`: B_crit, the batch that needs twice as many epochs,
+    `minimum_epochs`: E_min, the epochs of a tiny batch. `critical`: B_crit, the batch that needs 2 E_min epochs,
     in the unit of the batches; infinite if epochs do not grow. `residuals`: Fitted ÷ measured epochs − 1 for
     every point of a fit, by batch.
     """
@@ -143,8 +143,8 @@ class StatisticalEfficiency:
     `codec_factors`: Codec → measured epochs ÷ epochs without it. For other codecs the noise ratio v bounds the factor
     (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B, or v if B_crit is unknown.
     `period_factors`: Steps between exchanges → epochs ÷ epochs with an exchange at every step; periods that are not
-    listed are not considered. `elastic_factors`: The same for elastic averaging, whose exchange may take until the end
-    of the next step.
+    listed are not considered. `elastic_factors`: The same factors for elastic averaging, whose exchange may last until
+    the end of the next step.
     """
 
     base: EpochsTable | CriticalBatch
@@ -275,7 +275,7 @@ class EpochsData:
     name: str = ""
 
     def require_mini_batch(self, samples: int | None) -> None:
-        """Raise InputError if a step has another number of samples than the epochs were measured with."""
+        """Raise InputError if `samples` is known and is not the mini-batch with which the epochs were measured."""
         if self.mini_batch is not None and samples not in (None, self.mini_batch):
             raise InputError(
                 f"the epochs are for mini-batches of {self.mini_batch}, the graph is for {samples}; capture the model "
@@ -319,7 +319,7 @@ def epochs_of(value: EpochsLike) -> EpochsData:
 
 
 def epochs_of_batches(value: EpochsLike) -> Callable[[int], float | None]:
-    """A function from samples of a mini-batch to epochs; always 1 if no epochs are given."""
+    """A function from the samples in a mini-batch to epochs; its value is always 1 if `value` is None."""
     if value is None:
         return lambda batch: 1.0
     data = epochs_of(value)

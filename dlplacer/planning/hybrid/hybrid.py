@@ -49,7 +49,7 @@ class HybridProblem:
 def plan_hybrid(
     problem: HybridProblem, devices: int, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> HybridPlan:
-    """The best strategy for every number of devices up to a budget; devices may idle.
+    """The best strategy for every budget of up to `devices` devices; a strategy may leave devices idle.
 
     Raises InfeasibleError if no strategy trains the model; the message gives the reason.
     """

@@ -81,7 +81,7 @@ class BestOfDevices:
     `data_parallel`, `hybrid`: The best strategy on exactly `devices` devices, with workers of one device or of several;
     None if there is none. `best_data_parallel`, `best_hybrid`: The best on at most `devices` devices. `by_degree`:
     Model-parallel degree → the best on exactly `devices` devices. `is_compared`: True if the epochs with `devices`
-    workers are known; else ratios are None. `is_best_compared`: True if they are known for all numbers up to `devices`.
+    workers are known; else ratios are None. `is_best_compared`: True if the epochs up to `devices` workers are known.
     """
 
     devices: int
@@ -126,7 +126,7 @@ class BestOfDevices:
 
     @property
     def is_hybrid_win(self) -> bool:
-        """True if a hybrid beats data parallelism on as many devices or, if data parallelism fails there, on fewer."""
+        """True if a hybrid on all devices beats data parallelism on all or, if that is impossible, on fewer devices."""
         if self.hybrid is None or not self.is_compared:
             return False
         if self.data_parallel is None and not self.is_best_compared:
@@ -142,7 +142,7 @@ class BestOfDevices:
 
 @dataclass(frozen=True)
 class Crossover:
-    """A number of devices at which another kind of strategy becomes the best."""
+    """A number of devices at which the best strategy gets another model-parallel degree."""
 
     devices: int
     workers: int
@@ -182,11 +182,11 @@ class HybridPlan(Shown):
         return self.budgets[devices - 1]
 
     def speedup(self, strategy: Strategy | None) -> float | None:
-        """Time to converge on one device ÷ time with the strategy; None if the model fits on no single device."""
+        """Time to converge on one device ÷ time with `strategy`; None if `strategy` or `reference_s` is None."""
         return None if strategy is None or self.reference_s is None else self.reference_s / strategy.effort_s
 
     def relative(self, strategy: Strategy) -> float:
-        """The speedup in a chart: over one device, or over the smallest budget that trains if one device cannot."""
+        """The speedup in a chart: over one device or, if none fits the model, over the smallest budget that trains."""
         first = next(each.best for each in self.budgets if each.best is not None)
         return (self.reference_s or first.effort_s) / strategy.effort_s
 

@@ -140,7 +140,7 @@ def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, 
 def gpus_for(
     overhead: float | None, speedup: float | None, efficiency: float | None, gpus: int | None
 ) -> dict[str, float]:
-    """The other quantities of lemma 3.1, from an overhead with a speedup or GPUs, or from an efficiency with GPUs."""
+    """The other quantities of lemma 3.1, from `overhead` with `speedup` or `gpus`, or `efficiency` with `gpus`."""
     figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
     given = {name for name, value in figures.items() if value is not None}
     if given == {"efficiency", "gpus"}:

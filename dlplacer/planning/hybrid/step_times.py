@@ -188,16 +188,16 @@ class ClosedForm:
     def step_times(
         self, work: Work, team: Team, _periods: Sequence[int], _elastic: Sequence[int] = (), /
     ) -> Iterator[StepTime]:
-        """The step time of the only exchange in this form."""
+        """One step time, with an exchange of exact gradients at every step."""
         compute_s = work.step_s / team.split.speedup
         step_s = compute_s / self.efficiency(team.workers)
         yield StepTime("none", "-", "", "-", 1, 1, step_s, step_s - compute_s)
 
 
 def lines_among(costs: MachineCosts, exchange: GradientExchange) -> Iterator[tuple[str, AlphaBeta]]:
-    """Algorithms that are fastest for some size: the name of the all-reduce, or "", and the cost of the exchange.
+    """(Name of the all-reduce algorithm, cost of the exchange) for each choice that is fastest for some size.
 
-    The cost includes coding.
+    The name is "" if the exchange uses no all-reduce. The cost includes coding.
     """
     used = tuple(dict.fromkeys(collective for collective, _ in exchange.steps(costs.devices)))
     found = []
@@ -236,7 +236,7 @@ class OnMachine:
     def step_times(
         self, work: Work, team: Team, periods: Sequence[int], elastic: Sequence[int] = (), /
     ) -> Iterator[StepTime]:
-        """The step times of every exchange at every period, for each algorithm that may be best, in the best groups."""
+        """The step times of every exchange at every period, with each algorithm that may be the fastest."""
         if team.workers == 1 or not work.gradient_bytes:
             compute_s = work.step_s / team.split.speedup
             yield StepTime("none", "-", "", "-", 0, 1, compute_s, 0.0)

@@ -80,7 +80,7 @@ class WorkerLayout:
         return tuple(found.values())
 
     def islands(self, devices: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """[island] → positions of its devices in `devices`; empty unless there are several islands of one size above 1.
+        """[island] → positions of its devices in `devices`; empty unless there are several, all of one size above 1.
 
         Routes of at least half the best rate on the machine connect the devices of an island.
         """

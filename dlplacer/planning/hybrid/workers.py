@@ -101,7 +101,7 @@ class Placed(SplitPerMachine):
 
     A machine has no split if its memory is too small for the graph or no plan is found in time.
 
-    `stop`: Once it is set, the current solve ends, and KeyboardInterrupt is raised instead of starting others.
+    `stop`: Once it is set, the current solve ends, and KeyboardInterrupt is raised before another solve.
     `solving`: Arguments of `dlplacer.planning.place.place`. The defaults, 20 s and a gap of 1 %, suit many solves
     in series: one percent of a step changes little here. One device always uses the method ``single``.
     """

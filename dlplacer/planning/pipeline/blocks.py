@@ -339,7 +339,7 @@ class Cuts:
 
     @cached_property
     def backward_bytes(self) -> Any:
-        """[cut] → bytes of the gradients that cross the cut in the other direction."""
+        """[cut] → bytes, for the whole batch, of the gradients that cross the cut in the backward pass."""
         return self._crosses @ np.array([tensor.gradient_bytes for tensor in self.blocks.activations], dtype=float)
 
     @cached_property
@@ -355,7 +355,7 @@ class Cuts:
 
     @cached_property
     def passing_bytes(self) -> Any:
-        """[earlier cut, later cut] → bytes of `unstashed_bytes` that cross both cuts, and so pass through the stage."""
+        """[earlier cut, later cut] → part of `unstashed_bytes` that crosses both cuts, and so passes the stage."""
         sizes = self._unsaved
         # A tensor that crosses only one cut passes through no stage; most tensors of a chain are like this.
         twice = np.flatnonzero((sizes > 0) & (self._crosses.sum(axis=0) > 1))
@@ -364,7 +364,7 @@ class Cuts:
 
     @cached_property
     def tied_bytes(self) -> Any:
-        """[earlier cut, later cut] → bytes of copies, in the stage between the cuts, of weights that other stages keep.
+        """[earlier cut, later cut] → bytes of copied weights in the stage between; other stages keep the originals.
 
         A trained weight counts twice: the copy, and its part of the gradient.
         """

@@ -189,7 +189,7 @@ def plan_pipeline(
 
 
 def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
-    """Numbers of micro-batches worth trying: divisors of the batch if the graph gives it, else powers of two."""
+    """Numbers of micro-batches worth trying: divisors of the batch size if it is known, else powers of two."""
     batch = batch_of(graph)
     most = _MOST_PER_DEVICE * ranks
     if batch is None:
@@ -209,7 +209,7 @@ class Search:
 
     @cached_property
     def cuts(self) -> Cuts:
-        """The cuts to choose from."""
+        """The cuts that may separate stages."""
         return cuts_of(self.blocks)
 
     def plan(self, ranks: int, micro_batches: int, schedule: str) -> PipelinePlan:

@@ -150,10 +150,10 @@ MOST_KEPT = 32
 
 @dataclass(frozen=True)
 class DeviceChain:
-    """Devices in the order of the stages, stage k on device k mod p, with the routes between neighbours.
+    """Devices in the order of the stages, with the routes between neighbours; stage k is on device k mod their number.
 
-    `forward`, `backward`: [rank] → cost of the route to the next rank, after the last the first, and of the route
-    back.
+    `forward`, `backward`: [rank] → cost of the route to the next rank, and of the route back. The first rank follows
+    the last.
     """
 
     devices: tuple[Device, ...]

@@ -31,7 +31,7 @@ def placed_pipeline(pipeline: PipelinePlan, graph: OpGraph, topology: Topology) 
     `graph`: The step that the pipeline was planned for, rewritten into its micro-batches.
 
     Raises MismatchError if a micro-batch has other ops than the planned batch, and InfeasibleError if a device's memory
-    does not hold its stages' tensors; this is possible because a pipeline counts tensors per stage, a plan one by one.
+    cannot hold its stages' tensors. A pipeline that fits may fail here, because a plan counts each tensor by itself.
     """
     began = time.monotonic()
     problem = build_problem(with_times(graph, topology), topology, Options(step="joint"))

@@ -18,9 +18,9 @@ def device_map(plan: Plan, devices: Mapping[str, int | str] | None = None) -> di
 
     No path is inside another. If the contents of a module are on several devices, the map lists its tensors and
     submodules instead, as in accelerate's own maps. Accelerate runs whole modules one after another, so the map keeps
-    the memory of a plan but not its concurrency. A module's own tensors, and those of modules that share
-    a tensor with it, go to the device that holds most of their bytes. CPU devices are ``cpu`` and others have
-    numbers, unless `devices` names them.
+    the memory of a plan but not its concurrency. The own tensors of a module, or of all modules that
+    share a tensor, go to the device that holds most of their bytes in the plan. CPU devices are ``cpu`` and other
+    devices have numbers, unless `devices` names them.
 
     Raises InputError if the graph has no parameters of modules.
     """
@@ -37,7 +37,7 @@ def device_map(plan: Plan, devices: Mapping[str, int | str] | None = None) -> di
 
 
 def overfull_devices(plan: Plan) -> tuple[str, ...]:
-    """A message for each device whose memory is too small for the parameters and buffers that the map puts there."""
+    """A message for each device whose memory is too small for its parameters and buffers in the `device_map`."""
     homes = _homes(plan)
     held: Counter[str] = Counter()
     for op in plan.graph.ops:

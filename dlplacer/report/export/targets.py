@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def stages(self) -> list[tuple[Device, list[int]]]:
-        """Runs of ops on one device, in order: the device, and the layers that begin there."""
+        """(device, layers that begin there) for each run of ops on one device, in order."""
         seen: set[int] = set()
         found = []
         for place, group in groupby(range(len(self.ops)), self.placement.__getitem__):
@@ -75,7 +75,7 @@ def _host(device: Device) -> str:
 
 @dataclass(frozen=True)
 class Exported:
-    """The text to paste; `loss` is the time of the exported plan ÷ the time of the given plan, less one."""
+    """The text to paste; `loss` is (time of the exported plan ÷ time of the original plan) − 1."""
 
     text: str
     loss: float = 0.0
@@ -83,7 +83,7 @@ class Exported:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The note, with the loss if there is one."""
+        """The note, with the loss if it is not 0; empty without a note."""
         slower = f": {100 * self.loss:.2f} % slower" if self.loss else ""
         return (f"{self.note}{slower}",) if self.note else ()
 
@@ -245,8 +245,8 @@ def _exo(layout: Layout) -> str:
 class Target:
     """A runtime and the plans that it can express.
 
-    `contiguous`: each device must have one run of layers. `ram`: which layers may be in RAM: ``no``, ``first`` (those
-    before GPUs) or ``anywhere``. `experts`: experts may be apart from their layers. `hosts`: several hosts are allowed.
+    `contiguous`: each device must have one run of layers. `ram`: which layers may be in RAM: ``no``, ``first`` (only
+    the first) or ``anywhere``. `experts`: experts may be apart from their layers. `hosts`: several hosts are allowed.
     """
 
     text: Callable[[Layout], str]
@@ -275,7 +275,7 @@ TARGETS: Mapping[str, Target] = {
 
 
 def export(plan: Plan, target: str) -> Exported:
-    """The text that makes a runtime follow a plan of `dlplacer fit`, or else the best plan that it can express.
+    """The text that makes a runtime follow a plan of `dlplacer fit`, or the best plan that the runtime can express.
 
     Accelerate follows the placement of other plans too (`device_map`).
 

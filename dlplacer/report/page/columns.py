@@ -48,7 +48,7 @@ class PageClock:
         self.unit_s = float(f"1e{math.floor(math.log10(span_s)) + 1 - _DIGITS if span_s > 0 else -_DIGITS}")
 
     def of(self, time_s: float) -> int:
-        """The time in units."""
+        """The time in units of `unit_s`, rounded."""
         return round(time_s / self.unit_s)
 
     def all_of(self, times_s: Iterable[float]) -> list[int]:

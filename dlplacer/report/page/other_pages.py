@@ -19,7 +19,7 @@ from dlplacer.report.page.page import FigureTable, Page, page_table, render_page
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """One HTML page about a comparison: the best method's schedule, and any other beside it on a click."""
+    """One HTML page about a comparison: the best method's schedule and, on a click, other schedules beside it."""
     plans = [(row.method, row.plan) for row in comparison.rows if row.plan is not None]
     best = comparison.rows[0]
     single_s = comparison.single_device_s

@@ -180,7 +180,7 @@ def page_table(title: str, table: Table, unit_s: float, widths: Mapping[str, int
 def schedule_data(
     plans: Sequence[tuple[str, Plan]], shown: Sequence[int] = (0,), is_run: bool = False, **more: Any
 ) -> dict[str, Any]:
-    """The data of a page with schedules, which share one unit of time and one table of texts; each graph is in it once.
+    """The data of a page; its schedules share one unit of time and one table of texts, and each graph occurs once.
 
     `shown`: positions of the schedules that the page shows at first. `more`: further data for the script, such as
     ``tables``.

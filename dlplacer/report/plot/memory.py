@@ -20,8 +20,8 @@ _FAR_ABOVE = 2.5
 def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
     """Axes with the live bytes of every device against seconds of the step; y is in rows.
 
-    Each device has a row; all are as high as the greatest peak, or as the highest line not far above it. Dots mark
-    the peaks. The dashed line is the sum of footprints (Pal et al. 2019, eq. 13): all ops for the whole step, without
+    Each device has a row; all rows are as high as the greatest peak, or as the highest line near it. Dots mark the
+    peaks. The dashed line is the sum of footprints (Pal et al. 2019, eq. 13): all ops for the whole step, without
     copies. The dotted line is the capacity, if it is limited. Values far above all peaks appear only in the labels.
     """
     ax = axes_or_new(ax, (13.0, min(_MOST_INCHES, max(_LEAST_INCHES, 1.5 + _ROW_INCHES * len(plan.topology.devices)))))

@@ -39,7 +39,7 @@ Part = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class GraphLayout:
-    """The places, durations and edges of the parts in a picture, each drawn as a dot.
+    """The positions, durations and edges of the parts of a picture; each part is a dot.
 
     `spots`: part → column and row. `groups`: [column] → the name of the module there. `moved_bytes`: (producing part,
     reading part) → the bytes that the reader takes. `lanes`: phase and device → row; empty unless each device has a row

@@ -64,9 +64,9 @@ def plot_fit(found: Fit, ax: Axes | None = None) -> Axes:
 def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     """Speedup over one device against the devices in use, both axes logarithmic; returns the Axes, without units.
 
-    Like figures 3 and 5 of Pal et al. 2019: a line for data parallelism alone and one per model-parallel degree, each
-    at the exact number of devices. The dashed line is the best strategy on at most that number; the dotted vertical
-    line is the first number of devices on which a hybrid beats data parallelism.
+    As in figures 3 and 5 of Pal et al. 2019, solid lines show data parallelism alone and each model-parallel degree;
+    these strategies use all the devices. The dashed line is the best strategy that may leave devices idle; the dotted
+    vertical line is the first number of devices on which a hybrid beats data parallelism.
     """
     ax = axes_or_new(ax, (9.0, 5.5))
     lines = plan.lines(plan.budgets)

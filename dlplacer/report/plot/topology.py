@@ -109,7 +109,7 @@ def _lines(topology: Topology, name: str) -> list[str]:
 def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
     """Devices as coloured boxes in a row, routers above; returns the Axes.
 
-    Links between devices that are not neighbours in the row pass below it. The colour encodes rate and latency; the
+    Links between devices that are not neighbours pass below the row. The colour encodes rate and latency; the
     legend names the eight fastest kinds of links.
     """
     spots = machine_layout(topology)

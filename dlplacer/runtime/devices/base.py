@@ -24,7 +24,7 @@ class Reply(Generic[T]):
     """The result of a function that another thread runs; it is read once, and Ctrl-C is safe at any point.
 
     An interrupt could leave a `concurrent.futures.Future` locked for both threads, because its lock is taken in
-    Python. A SimpleQueue is written in C.
+    Python. This class uses a SimpleQueue, which takes its lock in C.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ class StreamBackend:
     ) -> torch.Tensor:
         """Enqueue a copy to a device, which may be the tensor's own.
 
-        `arrival`: a stream of the target GPU, if that is another one; the copy is allocated from the stream's memory.
+        `arrival`: a stream of the target, if that is another GPU; the copy gets its memory from this stream.
         """
         # Plain `.to()` would enqueue on the current streams of both devices, so one late copy would stall all later
         # work. On the target, torch orders the copy with the current stream in both directions: here `arrival`.
@@ -59,7 +59,7 @@ class StreamBackend:
         return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
     def protect(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
-        """Delay the reuse of a freed tensor's memory until the stream has finished the work queued at that time."""
+        """Delay reuse of a tensor's memory until the stream has finished the work queued when the tensor is freed."""
         # The caching allocator does not know of pending kernels on streams other than the allocating one.
         tensor.record_stream(stream)
 
@@ -121,14 +121,14 @@ class Streams:
     ) -> torch.Tensor:
         """Enqueue a copy to a device on a stream; the caller keeps the original until the copy is done.
 
-        `target`: the target's streams, if it has any; on another GPU, an arrival stream provides the memory.
+        `target`: the streams of `device`, None if it has none; on another GPU, an arrival stream provides the memory.
         """
         elsewhere = target is not None and target.index != self.index
         arrival = target.arrival((self.index, stream)) if target is not None and elsewhere else None
         return self.backend.copy(tensor, device, self.named(stream), arrival)
 
     def arrival(self, source: object) -> torch.Stream:
-        """The stream on which copies from `source`, (GPU, stream) of another device, get their memory."""
+        """The stream whose memory is used for copies from `source`: (GPU, stream) of another device."""
         with self._naming:
             if source not in self._sources:
                 self._sources.append(source)
@@ -162,7 +162,7 @@ class Streams:
         return copied
 
     def hold(self, tensor: torch.Tensor, stream: str) -> None:
-        """Delay the reuse of a freed tensor's memory until the stream has finished the work queued at that time."""
+        """Delay reuse of a tensor's memory until the stream has finished the work queued when the tensor is freed."""
         self.backend.protect(tensor, self.named(stream))
 
     def caller_event(self) -> torch.Event:

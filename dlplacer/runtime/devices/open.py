@@ -43,7 +43,7 @@ class DeviceName:
 
     @classmethod
     def parse(cls, text: str) -> "DeviceName":
-        """Parse a device name; InputError, naming the valid forms, if it is invalid."""
+        """Parse a device name; raises InputError, with the valid forms, if the name is invalid."""
         match = _NAME.fullmatch(text.strip())
         if match is None or match["kind"] not in KINDS:
             forms = " or ".join(f"{kind}:0, {kind}:1, …" for kind in sorted(KINDS))

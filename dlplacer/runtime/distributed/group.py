@@ -98,7 +98,7 @@ class Ranks:
 
 
 def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas: int = 1) -> Ranks:
-    """The owners of a plan's devices. `devices` maps them to names like ``rank0/cpu:0``, or lists names in their order.
+    """The owners of a plan's devices. `devices` maps these to names like ``rank0/cpu:0``, or lists the names in order.
 
     Devices without a rank are on consecutive ranks: the first on rank 0, the second on rank 1. A list may name the
     devices of all replicas in turn; else further replicas use the same devices on the next ranks. Raises InputError if
@@ -145,7 +145,7 @@ def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas
 
 
 def rank_per_gpu(devices: Sequence[str]) -> list[str] | None:
-    """The device names with a rank added for every GPU; None if they name ranks, a core, or only one GPU.
+    """The device names with a rank added for every GPU; None if `devices` names ranks, a core, or only one GPU.
 
     One Python process issues the ops of all its GPUs, so several GPUs may wait for the process even if one would not.
     """
@@ -200,7 +200,7 @@ class WireFormat:
 
     @property
     def elements(self) -> int:
-        """Number of elements sent; a pure order is sent as one byte."""
+        """Number of elements sent; 1, a byte, if the message carries only an order."""
         return 1 if self.dtype is None else int(torch.Size(self.shape).numel())
 
     def to_header(self, device: torch.device) -> torch.Tensor:
@@ -211,7 +211,7 @@ class WireFormat:
 
     @classmethod
     def of_header(cls, header: torch.Tensor) -> "WireFormat":
-        """The format whose `to_header` is these integers."""
+        """The format from the integers of `to_header`."""
         dtype, count, *rest = header.tolist()
         return cls(None if dtype == _NOTHING else _DTYPES[dtype], tuple(rest[:count]), tuple(rest[count : 2 * count]))
 
@@ -323,7 +323,7 @@ class RankGroup:
         return {**found, **tensors}
 
     def require_same(self, settings: Mapping[str, Any]) -> None:
-        """Raise InputError on all processes if two differ in a setting that both have; it names ranks and setting."""
+        """Raise InputError, naming ranks and setting, on all processes if two differ in a setting that both have."""
         seen: dict[str, tuple[int, Any]] = {}
         for rank, theirs in enumerate(self.gathered(dict(settings))):
             for name, value in theirs.items():

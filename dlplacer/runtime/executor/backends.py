@@ -110,8 +110,8 @@ class CudaGraphs(SegmentBackend):
 
     `least`: fewest kernels for a graph; a replay costs about as much as issuing two or three ops. `notes`: why
     segments are not replayed; `replays`: number of replays. The first graphs of a device's segments share a memory
-    pool: they are replayed in the order of capture, so a graph may reuse memory that an earlier one has freed.
-    `static` keeps their outputs alive: (id of streams, name) → the tensor that a graph writes in every step.
+    pool: they are replayed in the order of capture, so a graph may reuse memory that an earlier graph has freed.
+    `static` keeps outputs of graphs alive: (id of streams, name) → the tensor that a graph writes in every step.
     """
 
     least: int = 8

@@ -96,5 +96,5 @@ class Updater:
 
 
 def length(tensor: torch.Tensor) -> int:
-    """The number of elements that fit into memory from a tensor's first element to its last."""
+    """The number of elements in memory from a tensor's first element to its last, gaps included."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size)

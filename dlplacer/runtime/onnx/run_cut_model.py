@@ -77,7 +77,7 @@ class OnDevice:
 def provider_named(name: str) -> str:
     """The provider of this name; case and the ending ``ExecutionProvider`` do not matter.
 
-    Raises InputError if this onnxruntime lacks it, naming the available providers.
+    Raises InputError, naming the available providers, if this onnxruntime lacks the provider.
     """
     listed = [str(one) for one in _onnxruntime().get_available_providers()]
     wanted = name.lower().removesuffix(_ENDING.lower())
@@ -158,7 +158,7 @@ def _onnxruntime() -> Any:
 
 @dataclass(frozen=True)
 class Part:
-    """A sub-model as names: its device in the plan, its nodes in the file's order, its inputs and its outputs.
+    """Names that define a sub-model: its device in the plan, nodes in the file's order, inputs and outputs.
 
     `inputs` come from the caller or other parts; the caller or other parts read `outputs`.
     """

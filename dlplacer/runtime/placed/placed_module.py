@@ -55,8 +55,8 @@ class ModuleSnapshot:
     """A snapshot of modules: sub-modules with class and mode, hooks, and tensors with their traits.
 
     Every call of a placed module calls `holds`, so `holds` only compares prepared lists, in C. `roots`:
-    prefix of names → module, such as a job's module and its loss. `tensors`: parameters and buffers by name, a tied one
-    under each of its names. `is_first`: whether the snapshot was taken when the plan was applied.
+    prefix of names → module, such as a job's module and its loss. `tensors`: parameters and buffers by name, a tied
+    tensor under each of its names. `is_first`: whether the snapshot was taken when the plan was applied.
     """
 
     def __init__(self, roots: Mapping[str, nn.Module], is_first: bool = False) -> None:
@@ -228,7 +228,7 @@ def apart(gradients: Collection[torch.Tensor]) -> Iterator[torch.Tensor]:
     """The gradients, each cloned if it shares elements with an earlier one: later steps add to each in place.
 
     Several gradients may be views of the same memory, such as those of the two biases of an LSTM cell at batch size 1.
-    The autograd engine does not detect that.
+    The autograd engine does not detect such views.
     """
     places = [gradient.untyped_storage().data_ptr() for gradient in gradients]
     taken: dict[int, list[tuple[int, int]]] = {place: [] for place, count in Counter(places).items() if count > 1}
@@ -246,8 +246,8 @@ class PlacedStep(torch.autograd.Function):
     def forward(ctx: Any, variant: Variant, inputs: StepInputs, *differentiated: torch.Tensor) -> torch.Tensor:
         """Run the forward program, and return the loss.
 
-        `differentiated`: the parameters with a gradient, in the executable's order; if none has one, another tensor, so
-        that the engine calls `backward`.
+        `differentiated`: the parameters with a gradient, in the executable's order; if there are none, another tensor,
+        so that the engine calls `backward`.
         """
         state = variant.stages[0].start(inputs)
         variant.stages[0].run(state)

@@ -148,7 +148,7 @@ _MARKS = ("parameter", "buffer", "mutation", "gradient", "update")
 
 
 def order_like(plan: Plan, captured: OpGraph) -> Order:
-    """An order for a graph that shares ops with the plan's graph: of other shapes, an edited module, or inference.
+    """An order for a graph that shares ops with the plan's graph: one of other shapes, an edited module, or inference.
 
     Ops of the plan keep their device and position. Other ops are placed like their neighbours (see `_homes`), right
     after the tensors that they read.
@@ -370,7 +370,7 @@ def part_of(captured: Captured, here: Collection[str]) -> Captured:
 
 
 def with_constants(executable: Executable, tensors: Sequence[Any]) -> list[Any]:
-    """The values that a step returns: the given tensors, with the step's constants at their positions."""
+    """The values that a step returns: `tensors`, with the step's constants inserted at their positions."""
     found, constants = iter(tensors), executable.constants
     count = len(tensors) + len(constants)
     return [constants[position] if position in constants else next(found) for position in range(count)]

@@ -301,8 +301,8 @@ def timed_capture(
     """The capture of a job and its op times. `capture` takes names of further rewrites; `profile` times a capture.
 
     Plain PyTorch runs an LSTM on a CPU as one kernel. Captured time step by time step, an LSTM is many short ops, which
-    devices can share. If the layer is wide, these ops take half as long, because one product gives the gradients of all
-    time steps; if it is narrow, twice as long. So on cores an LSTM is timed both ways, and the faster capture is kept.
+    devices can share. In a wide layer, these ops take half as long as the kernel, because one product gives the
+    gradients of all time steps; in a narrow one, twice as long. So cores time both captures, and the faster is kept.
     """
     captured = capture(())
     found = captured, profile(captured)

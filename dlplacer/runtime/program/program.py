@@ -101,7 +101,7 @@ class Sync(_Line):
 
 @dataclass(frozen=True, slots=True)
 class Hold(_Line):
-    """``HOLD tensor FOR stream``: once freed, its memory is reused only after the work then queued on the stream."""
+    """``HOLD tensor FOR stream``: the memory is reused only after the work queued on the stream by the time of FREE."""
 
     form: ClassVar[str] = "HOLD {tensor} FOR {stream}"
     tensor: str

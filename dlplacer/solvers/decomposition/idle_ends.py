@@ -28,7 +28,7 @@ def charge_idle_ends(
     """Add redundant rows for a section between cut ops: a device idles at each end whose cut op is on another device.
 
     For every device q: its work + H·[used, first not on q] + T·[used, last not on q] ≤ the time from the start of the
-    first cut op to the start of the last. Proof: the first op between them that runs on q has all its inputs from
+    first cut op to the start of the last. Proof: the first op between these two that runs on q has all its inputs from
     other devices, so it waits for the latest input; H is the least such time over all ops between. T is the same
     backwards. An unused device pays nothing. `bounds` are the section's own; its first op is at `offset` in `instance`.
     """
@@ -52,7 +52,7 @@ def charge_idle_ends(
 
 
 def ticks_with_idle_ends(section: GraphSection, bounds: Bounds) -> int:
-    """Least ticks of a section, because devices idle at its ends and are busy for sums of its ops' times.
+    """A lower bound in ticks on a section, from idle time at its ends and the largest sums of op times that fit.
 
     Proof: let the first cut op be on device p and the last on l. On p, ops between them start after the first cut op;
     on another device, no earlier than the first such op can start there (`_entries`). The same holds backwards from l.

@@ -18,7 +18,7 @@ seconds, and above 60 intervals per device its disjunctive loses its precedence 
 class GraphSection:
     """The ops from a cut op to the next, in topological order; the first section `begins` without a cut op.
 
-    In its instance memory is unlimited and the last op takes no time, so the makespan is the time until it starts.
+    In its instance memory is unlimited and the last op takes no time, so the makespan is the time until that op starts.
     """
 
     ops: tuple[int, ...]
@@ -37,8 +37,8 @@ class Series:
 def find_sections(instance: Instance, last: int, seconds: float = 1.0) -> list[GraphSection]:
     """The sections of the ops that lead to `last`, without zero-time sources.
 
-    A cut op is before or after every other one of these ops. All ops that lead to it end before it starts, and all that
-    follow start after it ends. So sections run one after another, and `last` starts no earlier than the sum of their
+    A cut op precedes or follows every other one of these ops. All its predecessors end before it starts, and all its
+    successors start after it ends. So sections run one after another, and `last` starts no earlier than the sum of the
     makespans. Arcs into a section from farther back or from sources are omitted, which lengthens nothing. Ops that only
     the barrier waits for are omitted too, because they are unordered with every cut op before the barrier.
 

@@ -80,7 +80,7 @@ _Question = tuple[Instance, frozenset[tuple[int, int]]]
 
 @dataclass
 class Known:
-    """Bounds and best schedule of an instance. `exhausted` means that its inexact model is solved: search is over."""
+    """Bounds and best schedule of an instance. `exhausted`: its inexact model is solved, so the search is over."""
 
     bounds: Bounds
     incumbent: Incumbent
@@ -142,7 +142,7 @@ class SectionChain:
 
     @cached_property
     def repeated(self) -> set[Instance]:
-        """Instances of series that occur so often, such as a layer's, that one good schedule decides the whole."""
+        """Instances shared by so many series, such as those of a layer, that one good schedule decides the whole."""
         count = Counter(series.instance for series in self.series)
         return {instance for instance, times in count.items() if times > _OFTEN * instance.device_count}
 
@@ -343,7 +343,7 @@ def suffixes(
 
 
 class LowTraffic:
-    """Schedules of the whole from schedules of its series that send least: *communication-minimising subproblems*.
+    """Schedules of the whole, from series schedules that send least: *communication-minimising subproblems*.
 
     Many placements give a series its best time but differ in transfers, which delay other sections on contended links.
     A repeated series returns to the device where it begins, if this costs little. Equal subproblems are solved once.

@@ -147,7 +147,7 @@ def _length(piece: Instance, device: Sequence[Ints]) -> Ints:
 
 
 def least_placement(stages: Sequence[BlockStage], path: int, size: Ints, work: Ints) -> tuple[int, StagePlacement]:
-    """The least cost of all placements, and a placement that has it.
+    """The least cost of all placements, and a placement of this cost.
 
     `path` is the price of a tick of the sections; `size` and `work` are [device] → prices of a byte and of a tick of
     work.

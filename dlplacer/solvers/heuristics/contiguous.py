@@ -1,7 +1,7 @@
 """Contiguous placement: the blocks in topological order, cut into one run per device.
 
-For a chain, whose time is the sum of its ops and transfers, no contiguous placement is better. For other graphs the
-result is a placement that fits in memory, and a list schedule orders its ops.
+For a short chain on few devices, the result is the contiguous placement of least time: the sum of ops and transfers.
+For other graphs the result is a placement that fits in memory, and a list schedule orders its ops.
 """
 
 import math
@@ -151,7 +151,7 @@ def contiguous(instance: Instance, priority: Sequence[int], fixed: Sequence[int]
 
 
 def units_in_order(instance: Instance, most: int) -> list[list[int]]:
-    """Up to `most` units of blocks in the order of first working ops; blocks of sources precede their first reader."""
+    """Up to `most` units of blocks, ordered by first working op; blocks of sources precede their first reader."""
     place = {op: position for position, op in enumerate(instance.order)}
     position: list[tuple[int, bool, int]] = []
     for block, ops in enumerate(instance.members):

@@ -25,7 +25,7 @@ def heft(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedul
 
 
 def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
-    """[op] → its mean duration + the largest weighted mean delay + rank of a reader, in ticks (HEFT's eq. 8).
+    """[op] → its mean duration + max over readers of (weighted mean delay + rank), in ticks (HEFT's eq. 8).
 
     Durations average over the allowed devices, and delays over allowed pairs of different devices joined by a route.
     """

@@ -74,7 +74,7 @@ class Occupancy:
 def fitted(
     instance: Instance, wished: Sequence[int | None], ops: Iterable[int], fixed: Fixed = None
 ) -> list[int] | None:
-    """[block] → its wished device, or the device with most room if that is full or not allowed; None if none has room.
+    """[block] → its wished device, or the one with most room if the wish is full or not allowed; None if none has room.
 
     Blocks without a wish come last. Ops claim memory in the given order; zero-time sources follow their first reader.
     """

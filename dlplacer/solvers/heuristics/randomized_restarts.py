@@ -18,9 +18,9 @@ _FRESH_EVERY = 3
 def improve(instance: Instance, incumbent: Incumbent, seconds: float, rounds: int) -> None:
     """Offer better schedules until the gap is closed, the time is up or the rounds are done.
 
-    A round builds a fresh schedule from perturbed upward ranks, or repairs the best one. A repair keeps devices outside
-    a random time window, and list scheduling chooses anew inside the window. The ops of an improvement are then pushed
-    late and early (`justified`).
+    A round builds a fresh schedule from perturbed upward ranks, or repairs the best one. A repair keeps the devices of
+    ops outside a random time window; list scheduling chooses the others. The ops of an improvement are then pushed late
+    and early (`justified`).
     """
     stop_at = min(now() + seconds, incumbent.budget.deadline)
     within(lambda: now() > stop_at or incumbent.closed, lambda: _improve(instance, incumbent, rounds))

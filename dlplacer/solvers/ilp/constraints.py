@@ -46,7 +46,7 @@ class Variables:
         (block, block, pairs of devices) → literal that is true if the blocks are on one of these pairs; it may also be
         true otherwise, which only lengthens a delay.
     away
-        (device, blocks, block) → literal that is true if one of the blocks is there and the last one is not.
+        (device, blocks, other block) → literal that is true if one of the blocks is there and the other block is not.
     optional_transfers
         The routes of all transfer requests, if transfers are part of the model.
     left_out
@@ -232,7 +232,7 @@ def minimize_makespan(model: cp_model.CpModel, variables: Variables) -> None:
 
 
 def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Variables, device: Sequence[int]) -> None:
-    """Of several interchangeable devices, each gets one of the largest blocks only after the device before it.
+    """An interchangeable device gets one of the largest blocks only if the previous one has a block as large.
 
     Swaps keep makespans, so any plan can be relabelled. Devices are ordered so that a known schedule, [op] → device,
     obeys the rule.

@@ -58,7 +58,7 @@ def solve_in_thread(
 ) -> cp_model.CpSolverStatus | None:
     """The status with which CP-SAT ends; None if it ignores its limits and is left behind.
 
-    It runs in a thread, because presolve makes no callbacks: meanwhile Ctrl-C works, and `look` can end it.
+    CP-SAT runs in a thread, because presolve makes no callbacks: so Ctrl-C works, and `look` can end CP-SAT.
     """
     try:
         status = in_thread(lambda: solver.solve(model, listener), seconds, look, solver.stop_search)
@@ -113,7 +113,7 @@ class SearchEnd(Enum):
 
 
 def no_schedule_error(known: Schedule) -> InternalError:
-    """The error for a model proved infeasible although a schedule of it is known."""
+    """The error for a model proved infeasible although the schedule `known` obeys it."""
     return InternalError(
         f"CP-SAT finds no schedule of at most {known.makespan} ticks, although one is known; please report this graph "
         "and topology"

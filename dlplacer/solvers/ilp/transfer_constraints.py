@@ -28,10 +28,10 @@ def add_transfers(
     upper: int,
     every_route: bool = False,
 ) -> None:
-    """Eq. 8 to 11 with routes: a request read but not produced on a device takes one of its routes there.
+    """Eq. 8 to 11 with routes: a request takes a route to each device that reads the tensor but does not produce it.
 
-    It starts after its producer has ended (eq. 10), each route segment starts after the previous one, and its readers
-    on the target start after the last. A literal may be true without a reader there, which shortens nothing. If there
+    A transfer starts after its producer has ended (eq. 10), each route segment after the previous one, and readers on
+    the target after the last segment. A literal may be true without a reader there, which shortens nothing. If there
     are too many routes to list, only the one of least delay is modelled, and `variables.left_out` has the request. With
     `every_route` the function lists all routes that a schedule of at most `upper` ticks may take, between the head of
     the producer and the tails of the readers, if the table is incomplete.

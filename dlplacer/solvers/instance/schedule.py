@@ -173,13 +173,13 @@ class Budget:
     Attributes
     ----------
     deadline, gap
-        Value of the clock (`now`), and of (makespan − bound) ÷ makespan, at which to stop.
+        Value of the clock (`now`) at which to stop; value of (makespan − bound) ÷ makespan at which to stop.
     grace_s
         Seconds after the deadline allowed for a first schedule, if none or only a single-device one is known.
     stop
         Event that ends the solve early with its best plan.
     without
-        Phases and heuristics that the default method leaves out, for studies of their worth.
+        Phases and heuristics that the default method leaves out, for ablation studies.
     """
 
     deadline: float
@@ -272,7 +272,7 @@ class Incumbent:
 
 
 class SchedulesOnly(Incumbent):
-    """An incumbent for a model that lacks some plans: it passes schedules on to the problem's, and ignores bounds."""
+    """An incumbent for a model that lacks some plans: passes schedules to the problem's incumbent, ignores bounds."""
 
     def __init__(self, outer: Incumbent) -> None:
         super().__init__(outer.budget.unreported, outer.admits, outer.offer)

@@ -109,7 +109,7 @@ overrun before it is left behind."""
 
 
 def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool], end: Callable[[], object]) -> Found:
-    """The result of `work` in a thread, so that the calling thread hears Ctrl-C and can leave it behind.
+    """The result of `work` in a thread, so that the calling thread notices Ctrl-C and can abandon the work.
 
     `look` is polled, and returns True if the work must end; `end` then asks the work to end, which may take a while.
     Raises TimeoutError if the work overruns `seconds`; its thread then goes on, and the result is lost.

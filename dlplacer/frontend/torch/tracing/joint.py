@@ -79,8 +79,8 @@ def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], f
     """The ATen graph of ``step(*args)``; all tensors are stand-ins of one fake tensor mode.
 
     Torch's caches are cleared first: they decide which results of an op count as one tensor, and so change the graph.
-    An LSTM is traced as matrix products, because torch's fused kernel exists only on CPUs; with `fuses_lstms`, as that
-    kernel. `input_names` serve in messages. A CaptureError names the line of the user's model.
+    An LSTM is traced as matrix products, because torch's fused kernel exists only on CPUs; with `fuses_lstms` it is
+    traced as that kernel. `input_names` appear in messages. A CaptureError names the line of the user's model.
     """
     # Dynamo captures before the joint export: torch.export in its place loses the backward region (pytorch#163609);
     # without either, the module stack is lost, and Hugging Face's GPT-2 cannot be traced with fake tensors.
@@ -260,9 +260,9 @@ def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
 def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tuple[Any, ...]) -> None:
     """Make a Dynamo graph read the job's parameters and buffers by name, however the step reaches them.
 
-    Dynamo makes an input of every tensor that the step reaches. A registered tensor is replaced by the value that the
-    modules read, so it gets gradients and shows changes; others are constants. A CaptureError refuses Python's
-    random numbers, and unregistered tensors that the step trains or changes in place.
+    Dynamo makes every tensor that the step reaches an input of the graph. A registered tensor is replaced by the value
+    that the modules read, so it gets gradients and shows changes; other tensors are constants. A CaptureError refuses
+    Python's random numbers, and unregistered tensors that the step trains or changes in place.
     """
     flatten: Any = captured._dynamo_bytecode_flatten
     read = dict(zip(captured.graph.find_nodes(op="placeholder"), flatten(*args), strict=True))

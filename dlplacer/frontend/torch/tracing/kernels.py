@@ -20,7 +20,7 @@ _ARGUMENTS = 9
 
 
 def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
-    """The function to call for a captured op on a device: the op itself if torch can run it there."""
+    """The function to call for a captured op on a device: the op, or an equivalent if torch has no kernel there."""
     if runs_on(target, device_type):
         # The LSTM's kernel depends on the grad mode too, not only on its arguments.
         return run_forward if target is LSTM_FORWARD else target
@@ -213,7 +213,7 @@ def run_forward(*args: Any) -> Any:
 def set_workspaces(graph: fx.Graph) -> None:
     """Give workspaces a stand-in of about their real size: torch's stand-ins for them are empty.
 
-    Each holds 4 gates of the output's size and padded states. The formula fits oneDNN 3.12 within 7 % and whole pages.
+    Each has 4 gates of the output's size and padded states. The formula fits oneDNN 3.12 within 7 % and whole pages.
     """
     for node in graph.find_nodes(op="call_function", target=LSTM_FORWARD):
         if node.args[-1]:

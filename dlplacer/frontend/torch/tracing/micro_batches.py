@@ -19,9 +19,9 @@ from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut, co
 
 
 def part_of(job: Job, number: int, cut: BatchCut) -> Job:
-    """The job with the `number`-th of equal parts of every input and target that is cut.
+    """The job with part `number`, from 0, of every input and target that is cut into equal parts.
 
-    InputError for a dimension without equal parts: the mean over unequal parts would not be the batch's mean.
+    Raises InputError if a dimension has no equal parts: the mean over unequal parts would not be the batch's mean.
     """
 
     def part(leaf: torch.Tensor, position: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Rewrites of the traced ATen graph before it becomes a dataflow graph, which records their names for apply."""
+"""Rewrites of the traced ATen graph. The dataflow graph records their names, so that they can be applied again."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -23,10 +23,10 @@ _FEWEST = 4
 
 
 def join_gradients(graph: fx.Graph) -> None:
-    """Replace a sum of products by one product: Σ XₜᵀYₜ = XᵀY of all rows, in the order of their computation.
+    """Replace a sum of products by one product: Σ XₜᵀYₜ = XᵀY, where X and Y stack all rows in computation order.
 
     The weight gradient of a layer that is called step by step is such a sum; writing and adding products as large as
-    the weight takes longer than the arithmetic. Sums of the same rows, the bias gradients, are joined too. Another
+    the weight takes longer than the arithmetic. Sums of the same rows, the bias gradients, are joined too. The new
     order of additions changes the rounding. Sums of fewer than four terms stay: they are probably branches that share a
     weight and may run on separate devices. The choice does not depend on the batch size.
     """

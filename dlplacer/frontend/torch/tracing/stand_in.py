@@ -230,8 +230,8 @@ def autocast_types() -> tuple[str, ...]:
 def undisturbed() -> Iterator[None]:
     """Switch off the caller's inference mode, autocast and fake tensor mode, and all warnings.
 
-    A traced graph enters and leaves autocast by calls; after a failure in between, autocast stays on. It would then
-    cache casts of weights forever, and plain training would read stale casts, so the nesting depth is restored.
+    A traced graph enters and leaves autocast by calls; after a failure in between, autocast stays on. Autocast would
+    then cache casts of weights forever, and plain training would read stale casts, so the nesting depth is restored.
     """
     kinds = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in autocast_types()}
     caches, depth = torch.is_autocast_cache_enabled(), torch.autocast_increment_nesting()

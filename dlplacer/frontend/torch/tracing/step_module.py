@@ -139,7 +139,7 @@ def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def sharing(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> tuple[str, str] | None:
-    """The names of a written tensor and of another tensor in the same bytes; None if there are none.
+    """The names of a written tensor and of another tensor in the same bytes; None if there is no such pair.
 
     One tensor under two names does not count: all its readers are known. A matrix column counts as its whole extent.
     """
