@@ -164,7 +164,7 @@ def job_options(step: Mapping[str, Any]) -> JobOptions:
 
 
 def rewrites_of(job: "Job", step: StepOptions, build: "Callable[[], Job] | None" = None) -> list[str]:
-    """Names of a capture's rewrites; micro-batches are first compared with the whole batch, of `build()` or `job`."""
+    """Names of a capture's rewrites, after comparing micro-batches with the whole batch of `build()` or `job`."""
     from dlplacer.frontend.torch.batch_comparison import compared_cut
     from dlplacer.frontend.torch.capture import default_rewrites
 

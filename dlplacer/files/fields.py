@@ -24,7 +24,7 @@ class FileModel(BaseModel):
 
     @classmethod
     def load(cls, source: Any, where: str = "") -> Self:
-        """The checked content of the file `source`; with `where`, `source` is a JSON value that messages call `where`.
+        """The checked content of the file `source`; if `where` is given, `source` is a JSON value that it names.
 
         Raises FileFormatError with one line per mistake.
         """

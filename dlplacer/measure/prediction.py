@@ -146,7 +146,7 @@ class Predictor:
 
 
 def used_devices(plan: Plan) -> set[str]:
-    """Devices of a plan on which an op takes time, without the network."""
+    """Devices of a plan, except the network, on which an op takes time."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s} or set(plan.placement.values())
     return {device for device in working if not device.startswith(NETWORK)}
 

@@ -49,7 +49,7 @@ def devices(topology: Topology) -> Table:
 
 
 def links(topology: Topology) -> Table:
-    """A row per link of a machine; if any link was timed, also the error of the line fitted to its copies."""
+    """A row per link of a machine; if any was timed, also how far the timed copies are off the fitted line."""
     timed = any("measured" in link.meta or "refused" in link.meta for link in topology.links)
     rows = []
     for link in topology.links:

@@ -171,7 +171,7 @@ class RouteTable:
         return tuple(self._segment(tuple(hops), size) for hops in segments)
 
     def within(self, size: int, source: int, target: int, most_ticks: int, most: int) -> tuple[TimedRoute, ...] | None:
-        """All routes of at most `most_ticks` between two devices, by delay; None if there may be over `most`."""
+        """All routes of at most `most_ticks` between two devices, by delay; None if more than `most` may exist."""
         if not self.chooses:
             return tuple(route for route in (self.quickest(size, source, target),) if _ticks(route) <= most_ticks)
         if self._route_segments is None:

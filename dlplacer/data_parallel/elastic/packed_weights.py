@@ -34,7 +34,7 @@ class PackedTensor:
         return _local(self.owner, self.attribute)
 
     def of(self, vector: Tensor) -> Tensor:
-        """The values of this tensor in a vector, in its shape; integers in their own dtype."""
+        """This tensor's part of a vector, in the tensor's shape; integers in their own dtype."""
         part, tensor = vector[self.start : self.stop], self.tensor
         part = part.to(torch.uint8).view(tensor.dtype) if _is_integer(tensor) else part
         return part.view(tensor.shape)

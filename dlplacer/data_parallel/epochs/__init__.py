@@ -1,1 +1,1 @@
-"""Measurement, on one device, of the epochs that a batch needs; delayed gradient updates emulate the workers."""
+"""Epochs needed per number of workers, measured on one device; delayed gradient updates emulate the workers."""

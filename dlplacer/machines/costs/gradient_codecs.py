@@ -77,7 +77,7 @@ class GradientExchange:
 
 
 def sum_bits(workers: int) -> int:
-    """Bits of a sum of one ternary code per worker, which has 2 N + 1 levels."""
+    """Bits of the sum of N workers' ternary codes, which has 2 N + 1 levels."""
     return (2 * workers).bit_length()
 
 

@@ -252,7 +252,7 @@ def expanded_plan(plan: Plan, fine: OpGraph) -> Plan:
     """The plan of a coarse graph as a plan of the original graph, with the same devices and order.
 
     A transfer starts as soon as the op that produces the tensor ends, so the plan may be faster than the coarse plan.
-    An op without a time gets a share of its coarse op's time, by FLOPs and bytes; shares are equal if all have none.
+    An op without a time gets a share of its coarse op's time by FLOPs and bytes, or an equal share if all are 0.
 
     Raises MismatchError if the coarse graph was not made from `fine`.
     """

@@ -43,7 +43,7 @@ class HybridProblem:
     def __post_init__(self) -> None:
         for degree in self.degrees:
             if degree < 2:
-                raise InputError(f"model-parallel degree {degree}: degrees besides 1 are at least 2")
+                raise InputError(f"model-parallel degree {degree}: give 2 or more, because 1 is implied")
 
 
 def plan_hybrid(

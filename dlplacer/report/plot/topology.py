@@ -20,7 +20,7 @@ from dlplacer.report.plot.style import TEXT, axes_or_new, device_colors, entitle
 def machine_layout(topology: Topology) -> dict[str, tuple[float, float]]:
     """Node → (column, level): devices at level 0, one per column; a router's level is its distance from a device.
 
-    Devices of one router are side by side, and the router is above the middle of the nodes that it joins below.
+    Devices of one router are side by side, and the router is above the middle of its lower neighbours.
     """
     joined: dict[str, list[str]] = {node.id: [] for node in topology.nodes}
     for link in topology.links:

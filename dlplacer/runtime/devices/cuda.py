@@ -59,7 +59,7 @@ class StreamBackend:
         return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
     def protect(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
-        """Delay reuse of a tensor's memory until the stream has finished the work queued when the tensor is freed."""
+        """Once a tensor is freed, keep its memory until the stream has finished all work queued by then."""
         # The caching allocator does not know of pending kernels on streams other than the allocating one.
         tensor.record_stream(stream)
 
@@ -162,7 +162,7 @@ class Streams:
         return copied
 
     def hold(self, tensor: torch.Tensor, stream: str) -> None:
-        """Delay reuse of a tensor's memory until the stream has finished the work queued when the tensor is freed."""
+        """Once a tensor is freed, keep its memory until the stream has finished all work queued by then."""
         self.backend.protect(tensor, self.named(stream))
 
     def caller_event(self) -> torch.Event:

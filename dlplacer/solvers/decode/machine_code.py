@@ -33,7 +33,7 @@ def ask() -> None:
 
 
 def run(kernel: Callable[_P, _T], fast: bool, *arguments: _P.args, **named: _P.kwargs) -> _T:
-    """Run a kernel and return its result; with `fast` in machine code, while other threads can run."""
+    """Run a kernel and return its result; if `fast`, in machine code, while other threads can run."""
     if fast:
         return machine_code(kernel)(*arguments, **named)  # type: ignore[no-any-return]
     # Memory views yield Python integers, which are three times as fast as numpy's.

@@ -46,7 +46,7 @@ def attempts(
 ) -> Iterator[tuple[Schedule | None, Instance, bool]]:
     """(schedule of a rule or None, its instance, whether it fits in memory), up to the first that fits.
 
-    If a schedule exceeds the memory of some devices, the rule runs on a surrogate with less memory by the excess,
+    If a schedule exceeds the memory of some devices, the rule runs on a surrogate that lacks at least the excess,
     because temporary tensors, copies included, are about as large in the next schedule. A surrogate is no relaxation:
     its schedules are offered to the problem itself.
     """

@@ -49,7 +49,7 @@ def accumulation_hooks(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], No
 class StepModule(nn.Module):
     """Calls the job's module and loss; names of tensors begin with ``module.`` or, in a loss module, with ``loss.``.
 
-    `registered`: id of a parameter or buffer of the job, or of its stand-in → name of the stand-in in this module.
+    `registered`: id of a parameter or buffer, or of its stand-in → its name in this module.
     `mode`: the stand-ins' fake tensor mode.
     """
 
