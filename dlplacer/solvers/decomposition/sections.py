@@ -86,7 +86,7 @@ def _refined(instance: Instance, section: GraphSection, stop_at: float) -> Itera
 
 
 def _on_paths(instance: Instance, ops: Sequence[int], begins: bool) -> list[int]:
-    """Those of `ops`, in topological order, on a path to the last op from the first (from any, if `begins`)."""
+    """The members of `ops` on a path from the first op (any op if `begins`) to the last, in topological order."""
     reached, leading = set(ops if begins else ops[:1]), set(ops[-1:])
     for op in ops:
         if not reached.isdisjoint(source for source, _ in instance.predecessors[op]):
